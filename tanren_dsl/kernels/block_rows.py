@@ -1,0 +1,97 @@
+"""How the per-block signals are kept: one row of doubles a block, updated at each event.
+
+Columns 0.. are `signals.STORED["evict"]` in that order; behind them stand two columns
+of our own: when the block was last used, and the mark of the last spaced use.
+The decision vector is `signals.DECISION_ORDER`. `tally` holds the moving means:
+[mean gap, hits, hit rate, admissions, service rate, steps with time].
+
+Every function here is also copied, as text, into the emitted vLLM file.
+"""
+
+from tanren_dsl.kernels.jit import inlined
+from tanren_dsl.signals import GAP_WINDOW, HIT_RATE_WINDOW, RATE_WINDOW, column_of, decision_index
+
+LAST_USE = column_of("evict", "last_use")
+CREATED = column_of("evict", "created")
+GAP = column_of("evict", "gap")
+DEPTH = column_of("evict", "depth")
+CHAIN = column_of("evict", "chain")
+USES = column_of("evict", "uses")
+SPACED_USES = column_of("evict", "spaced_uses")
+GHOST_USES = column_of("evict", "ghost_uses")
+CHILDREN = column_of("evict", "children")
+GENERATED = column_of("evict", "generated")
+USED_AT = 11
+MARK = 12
+
+NOW = decision_index("now")
+WAITING = decision_index("waiting")
+RUNNING = decision_index("running")
+MAX_RUNNING = decision_index("max_running")
+KV_FREE = decision_index("kv_free")
+CAPACITY = decision_index("capacity")
+TOKEN_BUDGET = decision_index("token_budget")
+BLOCK_SIZE = decision_index("block_size")
+HIT_RATE = decision_index("hit_rate")
+MEAN_GAP = decision_index("mean_gap")
+OLDEST_WAIT = decision_index("oldest_wait")
+SERVICE_RATE = decision_index("service_rate")
+
+TALLY_WIDTH = 6
+GAPS = float(GAP_WINDOW)
+HIT_RATES = float(HIT_RATE_WINDOW)
+RATES = float(RATE_WINDOW)
+
+
+@inlined
+def moving_mean(tally, at, value, window):
+    """Fold a value into the mean at `tally[at]`, counted at `tally[at + 1]`."""
+    count = tally[at + 1] + 1.0
+    tally[at + 1] = count
+    if count < window:
+        tally[at] = tally[at] + (value - tally[at]) / count
+    else:
+        tally[at] = tally[at] + (value - tally[at]) * (1.0 / window)
+
+
+@inlined
+def row_written(rows, block, now, depth, chain, generated, ghost_uses):
+    """A block got its hash."""
+    row = rows[block]
+    row[CREATED] = now
+    row[GAP] = 0.0
+    row[DEPTH] = depth
+    row[CHAIN] = chain
+    row[USES] = 0.0
+    row[SPACED_USES] = 0.0
+    row[GHOST_USES] = ghost_uses
+    row[GENERATED] = generated
+    row[USED_AT] = now
+    row[MARK] = now
+
+
+@inlined
+def row_used(rows, block, now, chain, mean_gap, tally):
+    """An admission hit a block; also feeds the mean gap."""
+    row = rows[block]
+    gap = now - row[USED_AT]
+    row[GAP] = gap
+    row[USED_AT] = now
+    row[USES] += 1.0
+    if now - row[MARK] >= mean_gap:
+        row[SPACED_USES] += 1.0
+        row[MARK] = now
+    if chain > row[CHAIN]:
+        row[CHAIN] = chain
+    moving_mean(tally, 0, gap, GAPS)
+
+
+@inlined
+def row_released(rows, block, now, hashed):
+    """A block entered the free queue; one without a hash keeps nothing but the moment."""
+    row = rows[block]
+    if hashed == 0:
+        for c in range(rows.shape[1]):
+            row[c] = 0.0
+        row[CREATED] = now
+    row[LAST_USE] = now

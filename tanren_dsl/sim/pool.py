@@ -1,0 +1,281 @@
+"""The engine's block pool in flat arrays: free queue, hashes, signals, victims.
+
+What it is: the state and the verbs that replay mode and engine mode share. What it
+isn't: a lookup table from hash to blocks, which differs between the two (replay mode
+keeps one block a hash, engine mode keeps duplicates as vLLM does).
+
+Every verb modifies the pool it is given, unless it says otherwise.
+"""
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tanren_dsl.kernels.block_rows import CHILDREN, DEPTH, GHOST_USES, USES, row_released, row_used, row_written
+from tanren_dsl.kernels.call import call_scorer
+from tanren_dsl.kernels.free_ring import (
+    keys_finite,
+    new_ring,
+    ring_consider,
+    ring_pop_front,
+    ring_push_back,
+    ring_push_front,
+    ring_remove,
+    ring_take,
+)
+from tanren_dsl.kernels.jit import inlined
+from tanren_dsl.kernels.static_heap import heap_pop, heap_push
+from tanren_dsl.signals import ROW_WIDTH
+
+_Array: TypeAlias = np.ndarray[Any, Any]
+
+PASS_THROUGH = 0
+"""The policy's order is the engine's own: pop the head."""
+SCAN = 1
+"""Score the considered set at each allocation."""
+HEAP = 2
+"""Static keys, every free block considered: a heap."""
+
+HEAP_SIZE, STAMP, BAD, EVICTIONS, FAULTS, DECISIONS = range(6)
+
+
+class Rule(NamedTuple):
+    """How victims are chosen.
+
+    Attributes:
+        mode: PASS_THROUGH, SCAN or HEAP.
+        address: the compiled ordering; 0 means the oracle's keys (furthest next use, deepest).
+        extra: free blocks considered beyond the n asked for.
+        fills_children: the ordering reads `children`.
+    """
+
+    mode: int
+    address: int
+    extra: int
+    fills_children: int
+
+
+class Pool(NamedTuple):
+    """State of a pool with B block ids and H hashes (see `new_pool` for shapes)."""
+
+    ring: _Array
+    pos: _Array
+    ends: _Array
+    unscored: _Array
+    rows: _Array
+    decision: _Array
+    tally: _Array
+    seen: _Array
+    scored: _Array
+    keys: _Array
+    lows: _Array
+    scratch: _Array
+    entry_keys: _Array
+    entry_block: _Array
+    entry_stamp: _Array
+    stamp: _Array
+    bad: _Array
+    counts: _Array
+    next_use: _Array
+    block_hash: _Array
+    block_parent: _Array
+    children: _Array
+    ghost_seq: _Array
+    ghost_uses: _Array
+
+
+def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with_heap: bool) -> Pool:
+    """A pool of block ids 0 to blocks - 1, none of them queued yet."""
+    ring, pos, ends = new_ring(blocks)
+    entries = 4 * blocks + 64 if with_heap else 1
+    return Pool(
+        ring=ring,
+        pos=pos,
+        ends=ends,
+        unscored=np.ones(blocks, np.uint8),
+        rows=np.zeros((blocks, ROW_WIDTH), np.float64),
+        decision=decision,
+        tally=np.zeros(6, np.float64),
+        seen=np.zeros(blocks, np.int32),
+        scored=np.zeros(blocks, np.int32),
+        keys=np.zeros((blocks, key_count), np.float64),
+        lows=np.zeros(blocks, np.int32),
+        scratch=np.zeros(blocks, np.float64),
+        entry_keys=np.zeros((entries, key_count), np.float64),
+        entry_block=np.zeros(entries, np.int32),
+        entry_stamp=np.zeros(entries, np.int64),
+        stamp=np.zeros(blocks, np.int64),
+        bad=np.zeros(blocks, np.uint8),
+        counts=np.zeros(6, np.int64),
+        next_use=np.zeros(blocks, np.float64),
+        block_hash=np.full(blocks, -1, np.int32),
+        block_parent=np.full(blocks, -1, np.int32),
+        children=np.zeros(hashes + 1, np.int32),
+        ghost_seq=np.full(hashes + 1, -(1 << 60), np.int64),
+        ghost_uses=np.zeros(hashes + 1, np.float64),
+    )
+
+
+@inlined
+def score(pool, rule, ids, n):
+    """Keys of the n blocks in `ids` into `pool.keys`."""
+    if rule.address == 0:
+        for j in range(n):
+            pool.keys[j, 0] = -pool.next_use[ids[j]]
+            pool.keys[j, 1] = -pool.rows[ids[j], DEPTH]
+        return
+    if rule.fills_children != 0:
+        for j in range(n):
+            held = pool.block_hash[ids[j]]
+            pool.rows[ids[j], CHILDREN] = pool.children[held] if held >= 0 else 0.0
+    call_scorer(
+        rule.address,
+        pool.decision.ctypes.data,
+        pool.rows.ctypes.data,
+        ids.ctypes.data,
+        n,
+        pool.keys.ctypes.data,
+        pool.scratch.ctypes.data,
+    )
+
+
+@inlined
+def pool_take(pool, rule, n, out):
+    """Choose n free blocks into `out` as the rule says; they leave the queue, hashes stay on them."""
+    if n == 0:
+        return
+    if rule.mode == PASS_THROUGH:
+        ring_pop_front(pool.ring, pool.pos, pool.ends, n, out)
+        return
+    if rule.mode == HEAP:
+        _take_from_heap(pool, n, out)
+        return
+    found, rated = ring_consider(
+        pool.ring, pool.pos, pool.ends, n, rule.extra, pool.unscored, pool.seen, pool.scored
+    )
+    if found - rated < n:
+        score(pool, rule, pool.scored, rated)
+        pool.counts[DECISIONS] += 1
+    pool.counts[FAULTS] += ring_take(
+        pool.pos, pool.ends, n, pool.unscored, pool.seen, found, pool.scored, rated, pool.keys, pool.lows, out
+    )
+
+
+@inlined
+def _take_from_heap(pool, n, out):
+    filled = 0
+    mask = pool.ring.shape[0] - 1
+    while filled < n:  # unscored blocks stand in front of the queue
+        block = pool.ring[pool.ends[0] & mask]
+        if pool.pos[block] == pool.ends[0]:
+            if pool.unscored[block] == 0:
+                break
+            out[filled] = block
+            filled += 1
+            ring_remove(pool.pos, pool.ends, block)
+        pool.ends[0] += 1
+    if filled == n:
+        return
+    pool.counts[DECISIONS] += 1
+    if pool.counts[BAD] > 0:
+        pool.counts[FAULTS] += 1
+        while filled < n:
+            block = pool.ring[pool.ends[0] & mask]
+            if pool.pos[block] == pool.ends[0]:
+                out[filled] = block
+                filled += 1
+                _leave(pool, block)
+            pool.ends[0] += 1
+        return
+    size = pool.counts[HEAP_SIZE]
+    while filled < n:
+        block, size = heap_pop(
+            pool.entry_keys, pool.entry_block, pool.entry_stamp, size, pool.stamp, pool.pos
+        )
+        if block >= 0:
+            out[filled] = block
+            filled += 1
+            ring_remove(pool.pos, pool.ends, block)
+    pool.counts[HEAP_SIZE] = size
+
+
+@inlined
+def _leave(pool, block):
+    ring_remove(pool.pos, pool.ends, block)
+    if pool.bad[block] != 0:
+        pool.bad[block] = 0
+        pool.counts[BAD] -= 1
+
+
+@inlined
+def pool_use(pool, block, now, chain, mean_gap):
+    """An admission uses a cached block: it leaves the queue if it is in it, and the use is counted."""
+    if pool.pos[block] != -1:
+        _leave(pool, block)
+    row_used(pool.rows, block, now, chain, mean_gap, pool.tally)
+
+
+@inlined
+def pool_write(pool, block, hashed, parent, now, depth, chain, generated, usable):
+    """A block gets a hash (`parent` is the hash before it in the chain, or -1)."""
+    pool.block_hash[block] = hashed
+    pool.block_parent[block] = parent
+    if parent >= 0:
+        pool.children[parent] += 1
+    ghost = 0.0
+    if pool.counts[EVICTIONS] - pool.ghost_seq[hashed] < usable:
+        ghost = pool.ghost_uses[hashed]
+    row_written(pool.rows, block, now, depth, chain, generated, ghost)
+
+
+@inlined
+def pool_evict(pool, block):
+    """A taken block loses its hash, which is remembered for a while. Returns the hash."""
+    held = pool.block_hash[block]
+    parent = pool.block_parent[block]
+    if parent >= 0:
+        pool.children[parent] -= 1
+    pool.counts[EVICTIONS] += 1
+    pool.ghost_seq[held] = pool.counts[EVICTIONS]
+    pool.ghost_uses[held] = pool.rows[block, USES] + pool.rows[block, GHOST_USES]
+    pool.block_hash[block] = -1
+    pool.block_parent[block] = -1
+    return held
+
+
+@inlined
+def pool_release(pool, rule, block, now, to_front, unhashed_unscored):
+    """A block's last reference is gone: it enters the free queue, at the back unless told otherwise."""
+    hashed = 1 if pool.block_hash[block] >= 0 else 0
+    row_released(pool.rows, block, now, hashed)
+    pool.unscored[block] = 1 if hashed == 0 and unhashed_unscored != 0 else 0
+    if to_front != 0:
+        ring_push_front(pool.ring, pool.pos, pool.ends, block)
+    else:
+        ring_push_back(pool.ring, pool.pos, pool.ends, block)
+    if rule.mode == HEAP and pool.unscored[block] == 0:
+        pool.counts[STAMP] += 1
+        pool.stamp[block] = pool.counts[STAMP]
+        pool.seen[0] = block
+        score(pool, rule, pool.seen, 1)
+        if keys_finite(pool.keys, 1):
+            pool.counts[HEAP_SIZE] = heap_push(
+                pool.entry_keys,
+                pool.entry_block,
+                pool.entry_stamp,
+                pool.counts[HEAP_SIZE],
+                pool.stamp,
+                pool.pos,
+                pool.keys,
+                block,
+            )
+        else:
+            pool.bad[block] = 1
+            pool.counts[BAD] += 1
+
+
+@inlined
+def pool_fill(pool, first, last):
+    """Queue the never-used blocks first to last - 1, in ascending order."""
+    for block in range(first, last):
+        ring_push_back(pool.ring, pool.pos, pool.ends, block)
