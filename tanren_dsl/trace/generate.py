@@ -8,7 +8,7 @@ policy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.random import Generator
@@ -67,6 +67,17 @@ class ChatShape:
     most_prompt_tokens: int = 16_384
     """A conversation ends before a prompt would exceed this; documents are cut to it."""
     most_output_tokens: int = 2_048
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least = 1 if field.name.endswith("_mean") or isinstance(field.default, int) else 0
+            share = field.name == "job_share"
+            if not (least <= value < float("inf")) or (share and value > 1) or (value == 0 and not share):
+                wanted = (
+                    "a share from 0 to 1" if share else f"a number {'of at least 1' if least else 'above 0'}"
+                )
+                raise TanrenError(f"chat shape: expected {field.name} to be {wanted}, found {value!r}")
 
 
 def generate_chat(

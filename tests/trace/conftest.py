@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tanren_dsl.trace.read import read_trace
+from tanren_dsl.trace.table import RequestTable
+
+_SHARED = Path(os.environ.get("TANREN_SHARED", Path(__file__).parents[3] / "shared"))
+
+
+@pytest.fixture(scope="session")
+def conversation() -> RequestTable:
+    """The public Mooncake conversation trace."""
+    path = _SHARED / "data" / "mooncake_conversation.jsonl"
+    if not path.is_file():
+        pytest.skip(f"the Mooncake conversation trace is not at {path} (set TANREN_SHARED)")
+    return read_trace(path)
