@@ -1,0 +1,145 @@
+"""The vLLM target: one self-contained file that vLLM loads by `--scheduler-cls`.
+
+The file holds the policy's text and hash, the kernel functions, the policy's own
+`order` function as the python backend writes it, and the runtime of
+`vllm_runtime.py`. It imports numpy, numba (a vLLM dependency; it runs without) and
+vLLM, nothing of this package.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+from types import ModuleType
+
+from tanren_dsl import __version__
+from tanren_dsl.backends import vllm_runtime
+from tanren_dsl.backends.python import emit_function, helpers_source
+from tanren_dsl.errors import UnsupportedError
+from tanren_dsl.ir import Policy
+from tanren_dsl.kernels import block_rows, free_ring
+from tanren_dsl.kernels.abi import DECISION_WIDTH
+from tanren_dsl.passes.order import analyze
+from tanren_dsl.signals import ROW_WIDTH, VLLM, signals_of
+from tanren_dsl.units import MICROSECONDS_PER_SECOND, Number
+
+FITS = ("0.19.1", "0.32.0")
+"""vLLM versions against which the file was shown to decide as the simulator does."""
+
+_MARKER = "# ======== runtime ========\n"
+_KERNEL_MODULES = (free_ring, block_rows)
+
+
+def emit(evict: Policy) -> str:
+    """Text of the file for an evict policy.
+
+    Raises:
+        UnsupportedError: the policy reads a signal that vLLM's block pool cannot provide.
+    """
+    refuse_missing_signals(evict, VLLM)
+    parts = [
+        _header(evict),
+        _IMPORTS,
+        _constants(evict),
+        _JIT,
+        *(_kernel_source(module) for module in _KERNEL_MODULES),
+        _jitted(helpers_source(evict.order)),
+        "@_jit\n" + emit_function(evict, evict.order, "order"),
+        inspect.getsource(vllm_runtime).split(_MARKER, 1)[1].strip() + "\n",
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+
+
+def refuse_missing_signals(policy: Policy, target: str) -> None:
+    """Refuse, by name, every signal that the target or mode does not provide."""
+    rows = signals_of(policy.kind)
+    missing = [name for name in policy.signals() if target not in rows[name].provided_by]
+    if missing:
+        raise UnsupportedError(
+            f"{policy.name}: {target} does not provide {', '.join(f'`{name}`' for name in missing)}",
+            hint="`tanren-dsl explain` lists who provides which signal",
+        )
+
+
+def _header(policy: Policy) -> str:
+    text = policy.text.rstrip()
+    quoted = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+    quoted = quoted.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    return (
+        f'"""vLLM scheduler with the eviction policy `{policy.name}`, emitted by tanren-dsl {__version__}.\n\n'
+        f"Fits vLLM {', '.join(FITS)}; on any other it says so in one line and vLLM's own order holds.\n"
+        "On:   put this file on PYTHONPATH and start vLLM with --scheduler-cls FILE_STEM.Scheduler\n"
+        "Off:  drop the flag (or set TANREN_DISABLE=1)\n\n"
+        f"The policy:\n\n{quoted}\n"
+        '"""'
+    )
+
+
+_IMPORTS = """\
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+try:
+    import numba
+except ImportError:  # the same functions run as plain Python
+    numba = None
+"""
+
+_JIT = """\
+HAVE_NUMBA = numba is not None and os.environ.get("TANREN_NO_NUMBA") != "1"
+
+
+def _jit(function):
+    return numba.njit(error_model="numpy")(function) if HAVE_NUMBA else function
+"""
+
+
+def _constants(policy: Policy) -> str:
+    knobs = tuple(
+        (knob.name, MICROSECONDS_PER_SECOND**knob.type.unit.time, knob.default)
+        for knob in policy.knobs
+        if isinstance(knob.type, Number)
+    )
+    digest = hashlib.sha256(policy.text.encode()).hexdigest()
+    return "\n".join(
+        (
+            f"POLICY = {policy.name!r}",
+            f"POLICY_SHA256 = {digest!r}",
+            f"FITS = {FITS!r}",
+            f"SHAPE = {analyze(policy).shape!r}",
+            f"PERCENT = {policy.percent!r}",
+            f"KEY_COUNT = {len(policy.order.keys)}",
+            f"KNOBS = {knobs!r}",
+            f"READS = frozenset({sorted(policy.signals())!r})",
+            f"ROW_WIDTH = {ROW_WIDTH}",
+            f"DECISION_WIDTH = {DECISION_WIDTH}",
+        )
+    )
+
+
+def _kernel_source(module: ModuleType) -> str:
+    """The module's constants, by value, and its functions, compiled as this file compiles."""
+    source = inspect.getsource(module)
+    parts: list[str] = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef):
+            node.decorator_list = []
+            text = ast.get_source_segment(source, node)
+            prefix = "" if node.name.startswith("new_") else "@_jit\n"
+            parts.append(f"\n\n{prefix}{text}")
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            parts.append(f"{name} = {getattr(module, name)!r}")
+    return "\n".join(parts)
+
+
+def _jitted(source: str) -> str:
+    return source.replace("\ndef ", "\n@_jit\ndef ") if not source.startswith("def ") else _jitted("\n" + source)

@@ -1,0 +1,472 @@
+"""Engine mode's inner loop: vLLM V1's scheduler, cache manager and block pool in virtual time.
+
+First come first served, one full-attention group, prefix caching on, chunked prefill;
+synchronous (depth 1) and asynchronous (depth 2). Shapes and the order of events follow
+the engine's source; `conform/engine_driver.py` states the same loop around the real one.
+
+The pool is `sim/pool.py`'s. What stands here is what replay mode lacks: references,
+several blocks a hash (the first cached is the one hit), requests in flight, batches.
+"""
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tanren_dsl.kernels.block_rows import (
+    HIT_RATE,
+    HIT_RATES,
+    KV_FREE,
+    MEAN_GAP,
+    NOW,
+    OLDEST_WAIT,
+    RATES,
+    RUNNING,
+    SERVICE_RATE,
+    WAITING,
+    moving_mean,
+)
+from tanren_dsl.kernels.jit import inlined, jit
+from tanren_dsl.sim.pool import pool_evict, pool_release, pool_take, pool_use, pool_write
+
+_Array: TypeAlias = np.ndarray[Any, Any]
+
+# state[...]
+TIME, STEP, NEXT, HEAD, WAITS, RUNS, PENDING, UNFLUSHED, EVENTS, HIT_TOKENS, PREEMPTIONS, MARK, TOKENS, OVER = range(14)
+STATE_WIDTH = 14
+# event rows: (kind, step, time, a, b)
+EVICTED, ADMITTED, PREEMPTED, FINISHED = range(4)
+# OVER
+GOING, DONE, FULL, STUCK = range(4)
+
+
+class Limits(NamedTuple):
+    """Sizes of the engine; `unhashed_first` and `refill` are what differs between versions."""
+
+    block_size: int
+    usable: int
+    max_seqs: int
+    max_tokens: int
+    max_len: int
+    step_us: int
+    depth: int
+    unhashed_first: int
+    refill: int
+
+
+class Engine(NamedTuple):
+    """State of requests, references, hash chains and batches (shapes: `new_engine`)."""
+
+    state: _Array
+    events: _Array
+    arrival: _Array
+    prompt: _Array
+    output: _Array
+    known: _Array
+    computed: _Array
+    placeholders: _Array
+    cached: _Array
+    held: _Array
+    is_running: _Array
+    block_at: _Array
+    blocks: _Array
+    hash_at: _Array
+    hashes: _Array
+    parent: _Array
+    refs: _Array
+    first_of: _Array
+    last_of: _Array
+    after: _Array
+    before: _Array
+    waiting: _Array
+    running: _Array
+    taken: _Array
+    batch_request: _Array
+    batch_tokens: _Array
+    batch_sampled: _Array
+    batch_size: _Array
+    batch_step: _Array
+
+
+def new_engine(
+    arrival: _Array, prompt: _Array, output: _Array, hash_at: _Array, hashes: _Array, parent: _Array,
+    limits: Limits, event_room: int,
+) -> Engine:  # fmt: skip
+    """An idle engine that will serve these R requests (H hashes)."""
+    requests, seqs, ids = len(arrival), limits.max_seqs, limits.usable + 1
+    held = -(-(prompt + output) // limits.block_size)
+    room = 1 << max(2, (requests + 1).bit_length())
+    per_request = [np.zeros(requests, np.int64) for _ in range(4)]
+    return Engine(
+        state=np.zeros(STATE_WIDTH, np.int64),
+        events=np.zeros((event_room, 5), np.int64),
+        arrival=arrival,
+        prompt=prompt,
+        output=output,
+        known=prompt.copy(),
+        computed=per_request[0],
+        placeholders=per_request[1],
+        cached=per_request[2],
+        held=per_request[3],
+        is_running=np.zeros(requests, np.uint8),
+        block_at=np.concatenate((np.zeros(1, np.int64), np.cumsum(held))),
+        blocks=np.zeros(int(held.sum()), np.int32),
+        hash_at=hash_at,
+        hashes=hashes,
+        parent=parent,
+        refs=np.zeros(ids, np.int32),
+        first_of=np.full(len(parent) + 1, -1, np.int32),
+        last_of=np.full(len(parent) + 1, -1, np.int32),
+        after=np.full(ids, -1, np.int32),
+        before=np.full(ids, -1, np.int32),
+        waiting=np.zeros(room, np.int64),
+        running=np.zeros(seqs, np.int64),
+        taken=np.zeros(ids, np.int32),
+        batch_request=np.zeros((2, seqs), np.int64),
+        batch_tokens=np.zeros((2, seqs), np.int64),
+        batch_sampled=np.zeros((2, seqs), np.uint8),
+        batch_size=np.zeros(2, np.int64),
+        batch_step=np.zeros(2, np.int64),
+    )
+
+
+@inlined
+def note(engine, kind, step, a, b):
+    """Write down an event."""
+    row = engine.events[engine.state[EVENTS]]
+    row[0] = kind
+    row[1] = step
+    row[2] = engine.state[TIME]
+    row[3] = a
+    row[4] = b
+    engine.state[EVENTS] += 1
+
+
+@inlined
+def link_hash(engine, block, held):
+    """The block becomes the newest of those that carry a hash."""
+    last = engine.last_of[held]
+    engine.before[block] = last
+    engine.after[block] = -1
+    if last >= 0:
+        engine.after[last] = block
+    else:
+        engine.first_of[held] = block
+    engine.last_of[held] = block
+
+
+@inlined
+def unlink_hash(engine, block, held):
+    """The block no longer carries the hash."""
+    before, after = engine.before[block], engine.after[block]
+    if before >= 0:
+        engine.after[before] = after
+    else:
+        engine.first_of[held] = after
+    if after >= 0:
+        engine.before[after] = before
+    else:
+        engine.last_of[held] = before
+
+
+@inlined
+def count_hits(engine, limits, r):
+    """Leading blocks of the request that are cached; the last token is never looked up."""
+    most = (engine.known[r] - 1) // limits.block_size
+    start = engine.hash_at[r]
+    n = 0
+    while n < most and engine.first_of[engine.hashes[start + n]] >= 0:
+        n += 1
+    return n
+
+
+@inlined
+def count_need(engine, pool, limits, r, tokens, hits):
+    """New blocks needed to hold `tokens` with so many hits, or -1 if the pool has too few."""
+    need = (tokens + limits.block_size - 1) // limits.block_size - engine.held[r] - hits
+    need = max(need, 0)
+    resting = 0
+    start = engine.hash_at[r]
+    for i in range(hits):
+        if engine.refs[engine.first_of[engine.hashes[start + i]]] == 0:
+            resting += 1
+    return need if need + resting <= pool.ends[2] else -1
+
+
+@jit
+def cache_upto(engine, pool, limits, r, tokens):
+    """Full blocks below `tokens` get their hash."""
+    start = engine.hash_at[r]
+    for i in range(engine.cached[r], tokens // limits.block_size):
+        block = engine.blocks[engine.block_at[r] + i]
+        held = engine.hashes[start + i]
+        parent = engine.hashes[start + i - 1] if i > 0 else -1
+        generated = 1.0 if (i + 1) * limits.block_size > engine.prompt[r] else 0.0
+        pool_write(
+            pool,
+            block,
+            held,
+            parent,
+            pool.decision[NOW],
+            float(i * limits.block_size),
+            float(engine.prompt[r]),
+            generated,
+            limits.usable,
+        )
+        link_hash(engine, block, held)
+        engine.cached[r] = i + 1
+
+
+@jit
+def allocate(engine, pool, rule, limits, r, computed, new, hits):
+    """Slots for `new` tokens behind `computed`; False, and nothing changed, if there is no room."""
+    need = count_need(engine, pool, limits, r, computed + new, hits)
+    if need < 0:
+        return False
+    start = engine.hash_at[r]
+    at = engine.block_at[r]
+    for i in range(hits):
+        block = engine.first_of[engine.hashes[start + i]]
+        pool_use(pool, block, pool.decision[NOW], float(engine.prompt[r]), pool.decision[MEAN_GAP])
+        engine.refs[block] += 1
+        engine.blocks[at + engine.held[r]] = block
+        engine.held[r] += 1
+    engine.cached[r] += hits
+    pool_take(pool, rule, need, engine.taken)
+    for i in range(need):
+        block = engine.taken[i]
+        if pool.block_hash[block] >= 0:
+            note(engine, EVICTED, engine.state[STEP], block, 0)
+            unlink_hash(engine, block, pool_evict(pool, block))
+        engine.refs[block] = 1
+        engine.blocks[at + engine.held[r]] = block
+        engine.held[r] += 1
+    cache_upto(engine, pool, limits, r, min(computed + new, engine.known[r]))
+    return True
+
+
+@jit
+def release(engine, pool, rule, limits, r):
+    """Free the request's blocks, tail first, as the version does."""
+    at = engine.block_at[r]
+    now = pool.decision[NOW]
+    aside = 0
+    for i in range(engine.held[r] - 1, -1, -1):
+        block = engine.blocks[at + i]
+        engine.refs[block] -= 1
+        if engine.refs[block] == 0:
+            if limits.unhashed_first != 0 and pool.block_hash[block] < 0:
+                engine.taken[aside] = block
+                aside += 1
+            else:
+                pool_release(pool, rule, block, now, 0, limits.unhashed_first)
+    for i in range(aside - 1, -1, -1):
+        pool_release(pool, rule, engine.taken[i], now, 1, limits.unhashed_first)
+    engine.held[r] = 0
+    engine.cached[r] = 0
+
+
+@inlined
+def freeze(engine, pool, limits):
+    """Hold every signal that is *as of this step*."""
+    state, decision, tally = engine.state, pool.decision, pool.tally
+    now = float(state[TIME])
+    decision[NOW] = now
+    if state[TIME] > state[MARK]:
+        if state[TOKENS] > 0:
+            moving_mean(tally, 4, float(state[TOKENS]) / float(state[TIME] - state[MARK]), RATES)
+        state[MARK] = state[TIME]
+        state[TOKENS] = 0
+    decision[KV_FREE] = float(pool.ends[2]) / float(limits.usable)
+    decision[MEAN_GAP] = tally[0]
+    decision[HIT_RATE] = tally[2]
+    decision[SERVICE_RATE] = tally[4]
+    decision[WAITING] = float(state[WAITS])
+    decision[RUNNING] = float(state[RUNS])
+    oldest = state[TIME]
+    mask = engine.waiting.shape[0] - 1
+    for i in range(state[WAITS]):
+        oldest = min(oldest, engine.arrival[engine.waiting[(state[HEAD] + i) & mask]])
+    decision[OLDEST_WAIT] = now - float(oldest)
+
+
+@inlined
+def preempt(engine, pool, rule, limits):
+    """Push the last running request back to the head of the waiting queue. Returns it."""
+    state = engine.state
+    state[RUNS] -= 1
+    victim = engine.running[state[RUNS]]
+    release(engine, pool, rule, limits, victim)
+    engine.is_running[victim] = 0
+    engine.computed[victim] = 0
+    state[HEAD] -= 1
+    state[WAITS] += 1
+    engine.waiting[state[HEAD] & (engine.waiting.shape[0] - 1)] = victim
+    state[PREEMPTIONS] += 1
+    note(engine, PREEMPTED, state[STEP], victim, 0)
+    return victim
+
+
+@jit
+def schedule(engine, pool, rule, limits, slot):
+    """One `schedule()`: fills batch `slot`."""
+    state = engine.state
+    freeze(engine, pool, limits)
+    budget = limits.max_tokens
+    size = 0
+    preempted = False
+    index = 0
+    while index < state[RUNS] and budget > 0:
+        r = engine.running[index]
+        flying = engine.placeholders[r]
+        if flying > 0 and engine.computed[r] + 2 - flying >= engine.prompt[r] + engine.output[r]:
+            index += 1
+            continue
+        new = min(engine.known[r] + flying - engine.computed[r], budget)
+        new = min(new, limits.max_len - 1 - engine.computed[r])
+        if new == 0:
+            index += 1
+            continue
+        alone = False
+        while not allocate(engine, pool, rule, limits, r, engine.computed[r], new, 0):
+            preempted = True
+            if preempt(engine, pool, rule, limits) == r:
+                alone = True
+                break
+        if alone:
+            break
+        engine.batch_request[slot, size] = r
+        engine.batch_tokens[slot, size] = new
+        size += 1
+        budget -= new
+        index += 1
+    mask = engine.waiting.shape[0] - 1
+    while not preempted and state[WAITS] > 0 and budget > 0 and state[RUNS] < limits.max_seqs:
+        r = engine.waiting[state[HEAD] & mask]
+        hits = count_hits(engine, limits, r)
+        if count_need(engine, pool, limits, r, engine.known[r], hits) < 0:
+            break
+        looked_up = (engine.known[r] - 1) // limits.block_size
+        computed = hits * limits.block_size
+        new = min(engine.known[r] - computed, budget)
+        if not allocate(engine, pool, rule, limits, r, computed, new, hits):
+            break
+        if looked_up > 0:
+            moving_mean(pool.tally, 2, float(hits) / float(looked_up), HIT_RATES)
+        state[HEAD] += 1
+        state[WAITS] -= 1
+        engine.running[state[RUNS]] = r
+        state[RUNS] += 1
+        engine.is_running[r] = 1
+        engine.computed[r] = computed
+        state[HIT_TOKENS] += computed
+        note(engine, ADMITTED, state[STEP], r, computed)
+        engine.batch_request[slot, size] = r
+        engine.batch_tokens[slot, size] = new
+        size += 1
+        budget -= new
+    engine.batch_size[slot] = size
+    engine.batch_step[slot] = state[STEP]
+    state[UNFLUSHED] = 0
+    state[TOKENS] += limits.max_tokens - budget
+    for i in range(size):
+        r = engine.batch_request[slot, i]
+        engine.computed[r] += engine.batch_tokens[slot, i]
+        samples = engine.computed[r] >= engine.known[r] + engine.placeholders[r]
+        engine.batch_sampled[slot, i] = 1 if samples else 0
+        if samples and limits.depth > 1:
+            engine.placeholders[r] += 1
+
+
+@inlined
+def drop_waiting(engine, r):
+    """Take a request out of the waiting queue, wherever it stands."""
+    state = engine.state
+    mask = engine.waiting.shape[0] - 1
+    found = False
+    for i in range(state[WAITS]):
+        if found:
+            engine.waiting[(state[HEAD] + i - 1) & mask] = engine.waiting[(state[HEAD] + i) & mask]
+        elif engine.waiting[(state[HEAD] + i) & mask] == r:
+            found = True
+    state[WAITS] -= 1
+
+
+@inlined
+def drop_running(engine, r):
+    """Take a request out of the running list, keeping its order."""
+    state = engine.state
+    found = False
+    for i in range(state[RUNS]):
+        if found:
+            engine.running[i - 1] = engine.running[i]
+        elif engine.running[i] == r:
+            found = True
+    state[RUNS] -= 1
+
+
+@jit
+def update(engine, pool, rule, limits, slot):
+    """One `update_from_output()`: the tokens of batch `slot` arrive."""
+    state = engine.state
+    pool.decision[NOW] = float(state[TIME])
+    for i in range(engine.batch_size[slot]):
+        r = engine.batch_request[slot, i]
+        if engine.batch_sampled[slot, i] == 0:
+            continue
+        engine.known[r] += 1
+        if limits.depth > 1:
+            engine.placeholders[r] -= 1
+            if engine.is_running[r] != 0:
+                cache_upto(engine, pool, limits, r, engine.computed[r] - engine.placeholders[r])
+        if engine.known[r] == engine.prompt[r] + engine.output[r]:
+            release(engine, pool, rule, limits, r)
+            note(engine, FINISHED, engine.batch_step[slot], r, 0)
+            state[UNFLUSHED] = 1
+            if engine.is_running[r] != 0:
+                drop_running(engine, r)
+                engine.is_running[r] = 0
+            else:
+                drop_waiting(engine, r)
+
+
+@jit
+def run(engine, pool, rule, limits, steps):
+    """At most `steps` more calls of `schedule()`; returns early when done, stuck or out of event room."""
+    state = engine.state
+    requests = engine.arrival.shape[0]
+    mask = engine.waiting.shape[0] - 1
+    idle = 0
+    state[OVER] = GOING
+    while True:
+        while state[NEXT] < requests and engine.arrival[state[NEXT]] <= state[TIME]:
+            engine.waiting[(state[HEAD] + state[WAITS]) & mask] = state[NEXT]
+            state[WAITS] += 1
+            state[NEXT] += 1
+        if state[WAITS] + state[RUNS] + state[UNFLUSHED] > 0:
+            if steps == 0:
+                return
+            if engine.events.shape[0] - state[EVENTS] < 2 * limits.usable + 4 * limits.max_seqs + 64:
+                state[OVER] = FULL
+                return
+            steps -= 1
+            slot = state[STEP] & 1
+            schedule(engine, pool, rule, limits, slot)
+            state[STEP] += 1
+            state[PENDING] += 1
+            size = engine.batch_size[slot]
+            idle = idle + 1 if size == 0 else 0
+            if idle > 8 and state[NEXT] == requests:
+                state[OVER] = STUCK
+                return
+            waits = state[WAITS] + state[RUNS] + state[UNFLUSHED] > 0
+            if state[PENDING] < limits.depth and (size > 0 or (limits.refill != 0 and waits)):
+                continue
+        elif state[PENDING] == 0:
+            if state[NEXT] == requests:
+                state[OVER] = DONE
+                return
+            state[TIME] = max(state[TIME], engine.arrival[state[NEXT]])
+            continue
+        state[TIME] += limits.step_us
+        update(engine, pool, rule, limits, (state[STEP] - state[PENDING]) & 1)
+        state[PENDING] -= 1
