@@ -1,0 +1,425 @@
+"""Drive the real vLLM scheduler without a model, in virtual time.
+
+A script on its own (standard library, NumPy and the vLLM beside it; nothing of
+this package), run inside a vLLM environment as `PYTHON engine_driver.py SPEC.json
+OUT.jsonl`. The scheduler, the KV cache manager and the block pool are the
+engine's; the model runner is replaced by a table of the tokens it would sample.
+
+The loop is `EngineCore.step` (depth 1, synchronous) and
+`EngineCore.step_with_batch_queue` (depth 2, asynchronous) with a virtual clock:
+
+    t = 0; next = 0; step = 0; pending = deque()      # depth = 2 if async else 1
+    loop:
+        add every request with arrival_us <= t, in file order
+        if has_requests():                # waiting, running, or finished ids to flush
+            batch = schedule() at t; step += 1; pending.appendleft(batch)
+            if len(pending) < depth and (batch has tokens or (refill and has_requests())):
+                continue                  # same t: arrivals were read already
+        elif no pending:
+            if next == number of requests: stop
+            t = max(t, arrival of the next request); continue
+        t += step_us; batch = pending.pop(); update_from_output(batch) at t
+
+Subtle cases, all kept as the engine has them:
+
+- The step that finishes the last request leaves finished ids behind, so one more
+  (empty) `schedule()` follows before the engine goes idle; it counts as a step.
+- Every batch, an empty one too, takes `step_us` when it is popped.
+- Asynchronous: a request whose last token is in flight is skipped, so a batch may
+  be empty while another is pending; it is queued like any other and popped later.
+- `refill`: newer engines (0.32 does, 0.19 does not) schedule again after an empty
+  batch while the queue has room.
+- A batch gives a request a token if, right after `schedule()`, the request is no
+  prefill chunk: `num_computed_tokens >= num_tokens + num_output_placeholders`, the
+  placeholders counted before the scheduler adds the one for this batch. The token
+  arrives with the update, also when the request was preempted meanwhile.
+
+Output: one JSON object a line. `{"step", "phase": "schedule", "t_us", "evicted",
+"admitted", "preempted"}` for a step in which any of the three happened, and
+`{"step", "phase": "update", "t_us", "finished"}` for a batch whose output finished
+requests; at the end a summary `{"end": true, ...}`, or `{"error": ...}` and a
+nonzero exit: 2 for a wrong specification or an engine exception, 3 when requests
+remain that are never scheduled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+Hasher = Callable[[Any], Any]
+Table = Mapping[str, npt.NDArray[Any]]
+
+_STUCK_STEPS = 8  # empty steps in a row, with no arrival to wait for, before giving up
+
+
+class DriverError(Exception):
+    """Something that ends the run; `code` is the exit status."""
+
+    def __init__(self, message: str, code: int = 2) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals of a run, and the events of the step in progress."""
+
+    evicted: list[int] = field(default_factory=list)
+    preempted: list[str] = field(default_factory=list)
+    steps: int = 0
+    evictions: int = 0
+    hit_tokens: int = 0
+    scheduled_tokens: int = 0
+    allocated: int = 0
+    preemptions: int = 0
+    finished: int = 0
+    schedule_s: float = 0.0
+
+
+class Run:
+    """One run: the scheduler, the clock, the requests and the log."""
+
+    def __init__(self, spec: dict[str, Any], table: Table, log: TextIO | None) -> None:
+        self.spec = spec
+        self.table = table
+        self.log = log
+        self.now_us = 0
+        self.counts = Counts()
+        self.outputs: dict[str, list[int]] = {}
+        self.module = _load_policy(spec.get("policy_file"))
+        if self.module is not None and hasattr(self.module, "CLOCK"):
+            setattr(self.module, "CLOCK", lambda: self.now_us)  # noqa: B010
+        self.scheduler, self.hasher = make_scheduler(spec, self.module)
+        _instrument(self.scheduler, self.counts)
+
+    def loop(self) -> None:
+        """Serve every request; the loop of the module's docstring."""
+        scheduler, depth = self.scheduler, 2 if self.spec["async"] else 1
+        step_us, refill = int(self.spec["step_us"]), refills_after_empty()
+        arrivals, total, upcoming, stuck = (
+            self.table["arrival_us"].tolist(),
+            len(self.table["arrival_us"]),
+            0,
+            0,
+        )
+        pending: deque[tuple[int, Any, set[str]]] = deque()
+        while True:
+            while upcoming < total and arrivals[upcoming] <= self.now_us:
+                self._add(upcoming)
+                upcoming += 1
+            if scheduler.has_requests():
+                batch = self._schedule()
+                pending.appendleft(batch)
+                tokens = batch[1].total_num_scheduled_tokens
+                idle = not tokens and len(pending) == 1 and upcoming == total
+                stuck = stuck + 1 if idle and scheduler.has_requests() else 0
+                if stuck > _STUCK_STEPS:
+                    raise DriverError(self._stuck_message(), code=3)
+                if len(pending) < depth and (tokens or (refill and scheduler.has_requests())):
+                    continue
+            elif not pending:
+                if upcoming == total:
+                    return
+                self.now_us = max(self.now_us, arrivals[upcoming])
+                continue
+            self.now_us += step_us
+            self._update(*pending.pop())
+
+    def summary(self, wall_s: float) -> dict[str, Any]:
+        """The last line of the output."""
+        import vllm
+
+        counts = self.counts
+        status = getattr(self.module, "status", None)
+        line: dict[str, Any] = {
+            "end": True,
+            "version": vllm.__version__,
+            "steps": counts.steps,
+            "requests": counts.finished,
+            "evictions": counts.evictions,
+            "hit_tokens": counts.hit_tokens,
+            "scheduled_tokens": counts.scheduled_tokens,
+            "allocated": counts.allocated,
+            "preemptions": counts.preemptions,
+            "t_us": self.now_us,
+            "policy": status() if callable(status) else None,
+            "seconds": wall_s,
+        }
+        if self.spec.get("profile"):
+            line["schedule_seconds"] = counts.schedule_s
+        return line
+
+    def _add(self, index: int) -> None:
+        from vllm import SamplingParams
+        from vllm.v1.request import Request
+
+        output = _tokens(self.table, "output", index)
+        request_id = f"r{index:06d}"
+        self.outputs[request_id] = output
+        self.scheduler.add_request(
+            Request(
+                request_id=request_id,
+                prompt_token_ids=_tokens(self.table, "prompt", index),
+                sampling_params=SamplingParams(max_tokens=len(output), ignore_eos=True, temperature=0.0),
+                pooling_params=None,
+                arrival_time=int(self.table["arrival_us"][index]) / 1e6,
+                block_hasher=self.hasher,
+            )
+        )
+
+    def _schedule(self) -> tuple[int, Any, set[str]]:
+        """One `schedule()`: its number, its batch and the requests it samples a token for."""
+        scheduler, counts = self.scheduler, self.counts
+        counts.evicted, counts.preempted = [], []
+        before = {request.request_id for request in scheduler.running}
+        started = time.perf_counter()
+        batch = scheduler.schedule()
+        counts.schedule_s += time.perf_counter() - started
+        step = counts.steps
+        counts.steps += 1
+        sampled, admitted = set(), []
+        for request_id, tokens in batch.num_scheduled_tokens.items():
+            request = scheduler.requests[request_id]
+            if request_id not in before:
+                admitted.append([request_id, request.num_computed_tokens - tokens])
+            if not request.is_prefill_chunk:
+                sampled.add(request_id)
+        counts.evictions += len(counts.evicted)
+        counts.preemptions += len(counts.preempted)
+        counts.hit_tokens += sum(hit for _, hit in admitted)
+        counts.scheduled_tokens += batch.total_num_scheduled_tokens
+        if counts.evicted or admitted or counts.preempted:
+            self._write(
+                step, "schedule", evicted=counts.evicted, admitted=admitted, preempted=counts.preempted
+            )
+        return step, batch, sampled
+
+    def _update(self, step: int, batch: Any, sampled: set[str]) -> None:
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        ids = list(batch.num_scheduled_tokens)
+        requests = self.scheduler.requests
+        tokens = [
+            [self.outputs[name][requests[name].num_output_tokens]] if name in sampled else [] for name in ids
+        ]
+        output = ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={name: place for place, name in enumerate(ids)},
+            sampled_token_ids=tokens,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        )
+        results = self.scheduler.update_from_output(batch, output)
+        finished = [
+            item.request_id
+            for group in results.values()
+            for item in group.outputs
+            if item.finish_reason is not None
+        ]
+        for name in finished:
+            del self.outputs[name]
+        self.counts.finished += len(finished)
+        if finished:
+            self._write(step, "update", finished=finished)
+
+    def _write(self, step: int, phase: str, **events: list[Any]) -> None:
+        if self.log is not None:
+            line = {"step": step, "phase": phase, "t_us": self.now_us, **events}
+            self.log.write(json.dumps(line) + "\n")
+
+    def _stuck_message(self) -> str:
+        left = len(self.table["arrival_us"]) - self.counts.finished
+        head = next(iter(self.outputs), "none")
+        return f"no progress after step {self.counts.steps}: {left} requests left, the first is {head}"
+
+
+def make_scheduler(
+    spec: dict[str, Any], module: ModuleType | None
+) -> tuple[Any, Callable[[Any], Any] | None]:
+    """The engine's scheduler, made as `EngineCore` makes it, and its request block hasher."""
+    from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig, set_current_vllm_config
+    from vllm.utils.hashing import get_hash_fn_by_name
+    from vllm.v1.core import single_type_kv_cache_manager as managers
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    block_size = int(spec["block_size"])
+    caching = bool(spec.get("enable_prefix_caching", True))
+    with _model_folder(int(spec["max_model_len"])) as folder:
+        model = ModelConfig(
+            model=folder,
+            skip_tokenizer_init=True,
+            dtype="float32",
+            max_model_len=int(spec["max_model_len"]),
+            seed=0,
+        )
+        config = VllmConfig(
+            model_config=model,
+            cache_config=CacheConfig(enable_prefix_caching=caching),
+            scheduler_config=SchedulerConfig(
+                max_num_seqs=int(spec["max_num_seqs"]),
+                max_num_batched_tokens=int(spec["max_num_batched_tokens"]),
+                max_model_len=int(spec["max_model_len"]),
+                enable_chunked_prefill=True,
+                is_encoder_decoder=False,
+            ),
+        )
+    # The CPU platform rewrites these three; the scheduler is to see the engine's own.
+    config.cache_config.block_size = block_size
+    config.cache_config.num_gpu_blocks = int(spec["usable_blocks"]) + 1
+    config.scheduler_config.async_scheduling = bool(spec["async"])
+    if module is not None:
+        config.scheduler_config.scheduler_cls = module.Scheduler
+    hash_fn = get_hash_fn_by_name("sha256")
+    init_none_hash(hash_fn)
+    with set_current_vllm_config(config):
+        if hasattr(managers, "register_all_kvcache_specs"):
+            managers.register_all_kvcache_specs(config)
+        sizes = _block_sizes(block_size)
+        scheduler = config.scheduler_config.get_scheduler_cls()(
+            vllm_config=config,
+            kv_cache_config=_kv_cache_config(config.cache_config.num_gpu_blocks, block_size),
+            structured_output_manager=StructuredOutputManager(config),
+            include_finished_set=False,
+            log_stats=False,
+            **sizes,
+        )
+    return scheduler, get_request_block_hasher(block_size, hash_fn) if caching else None
+
+
+def refills_after_empty() -> bool:
+    """Whether this engine's batch queue schedules again after an empty batch."""
+    spec = importlib.util.find_spec("vllm.v1.engine.core")
+    if spec is None or spec.origin is None:
+        raise DriverError("vllm.v1.engine.core is missing")
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    return "model_executed or self.scheduler.has_requests()" in text
+
+
+def main(arguments: list[str]) -> int:
+    """Run `SPEC.json`, write `OUT.jsonl`; the exit status."""
+    if len(arguments) != 2:
+        sys.stderr.write("usage: engine_driver.py SPEC.json OUT.jsonl\n")
+        return 2
+    os.environ.update(HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1")
+    with Path(arguments[1]).open("w", encoding="utf-8") as log, contextlib.redirect_stdout(sys.stderr):
+        try:
+            spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+            table = dict(np.load(spec["tokens"]))
+            run = Run(spec, table, log if spec.get("log", True) else None)
+            started = time.perf_counter()
+            run.loop()
+            log.write(json.dumps(run.summary(time.perf_counter() - started)) + "\n")
+        except DriverError as error:
+            log.write(json.dumps({"error": str(error)}) + "\n")
+            return error.code
+        except Exception as error:
+            log.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
+            raise
+    return 0
+
+
+def _tokens(table: Table, kind: str, index: int) -> list[int]:
+    start, end = table[f"{kind}_offsets"][index : index + 2]
+    part: list[int] = table[f"{kind}_tokens"][start:end].tolist()
+    return part
+
+
+def _load_policy(path: str | None) -> ModuleType | None:
+    if path is None:
+        return None
+    spec = importlib.util.spec_from_file_location("tanren_policy", path)
+    if spec is None or spec.loader is None:
+        raise DriverError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tanren_policy"] = module
+    spec.loader.exec_module(module)
+    if not hasattr(module, "Scheduler"):
+        raise DriverError(f"{path} defines no Scheduler")
+    return module
+
+
+def _instrument(scheduler: Any, counts: Counts) -> None:
+    """Watch evictions, allocations and preemptions through instance attributes; change nothing."""
+    pool = scheduler.kv_cache_manager.block_pool
+    evict, allocate, preempt = pool._maybe_evict_cached_block, pool.get_new_blocks, scheduler._preempt_request
+
+    def watched_evict(block: Any, *args: Any, **kwargs: Any) -> Any:
+        done = evict(block, *args, **kwargs)
+        if done:
+            counts.evicted.append(block.block_id)
+        return done
+
+    def watched_allocate(num_blocks: int, *args: Any, **kwargs: Any) -> Any:
+        counts.allocated += num_blocks
+        return allocate(num_blocks, *args, **kwargs)
+
+    def watched_preempt(request: Any, *args: Any, **kwargs: Any) -> Any:
+        counts.preempted.append(request.request_id)
+        return preempt(request, *args, **kwargs)
+
+    pool._maybe_evict_cached_block = watched_evict
+    pool.get_new_blocks = watched_allocate
+    scheduler._preempt_request = watched_preempt
+
+
+@contextlib.contextmanager
+def _model_folder(max_model_len: int) -> Iterator[str]:
+    """A folder that looks like a small Llama: a configuration, no weights."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+        "vocab_size": 2**20,
+        "max_position_embeddings": max_model_len,
+        "torch_dtype": "float32",
+    }
+    with tempfile.TemporaryDirectory(prefix="tanren-model-") as folder:
+        Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
+        yield folder
+
+
+def _kv_cache_config(num_blocks: int, block_size: int) -> Any:
+    import torch  # type: ignore[import-not-found]
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+
+    attention = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    return KVCacheConfig(
+        num_blocks=num_blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec(["layer"], attention)],
+    )
+
+
+def _block_sizes(block_size: int) -> dict[str, int]:
+    """The block-size arguments that this version's `EngineCore` passes."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    if "hash_block_size" in inspect.signature(Scheduler.__init__).parameters:
+        return {"block_size": block_size, "hash_block_size": block_size}
+    return {"block_size": block_size}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

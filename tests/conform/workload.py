@@ -1,0 +1,50 @@
+"""Seeded conversations that keep a small cache short of memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tanren_dsl.conform.harness import RequestTable
+
+
+def conversations(seed: int, requests: int = 300) -> RequestTable:
+    """Turns of 40 sessions under four system prompts; every turn's prompt repeats the talk so far.
+
+    Some prompts end on a block boundary, some requests arrive together, and prompts of
+    up to 700 tokens need several chunks of a 256-token budget.
+    """
+    rng = np.random.default_rng(seed)
+    systems = [rng.integers(0, 50_000, int(rng.integers(20, 120))) for _ in range(4)]
+    talks: dict[int, np.ndarray] = {}
+    arrivals, prompts, outputs, now = [], [], [], 0
+    for _ in range(requests):
+        if rng.random() < 0.7:
+            now += int(rng.exponential(30_000))
+        session = int(rng.integers(0, 40))
+        talk = talks.get(session)
+        if talk is None or len(talk) > 500:
+            talk = systems[session % 4]
+        prompt = np.concatenate([talk, rng.integers(0, 50_000, int(rng.integers(1, 120)))])
+        if rng.random() < 0.1:
+            prompt = prompt[: max(1, len(prompt) // 16 * 16)]
+        output = rng.integers(0, 50_000, int(rng.integers(1, 70)))
+        talks[session] = np.concatenate([prompt, output])
+        arrivals.append(now)
+        prompts.append(prompt)
+        outputs.append(output)
+    return table_of(arrivals, prompts, outputs)
+
+
+def table_of(arrivals: list[int], prompts: list[np.ndarray], outputs: list[np.ndarray]) -> RequestTable:
+    """A request table from one array of tokens a request. Arrivals in microseconds."""
+    return RequestTable(
+        arrival_us=np.array(arrivals, np.int64),
+        prompt_offsets=_offsets(prompts),
+        prompt_tokens=np.concatenate(prompts).astype(np.int32),
+        output_offsets=_offsets(outputs),
+        output_tokens=np.concatenate(outputs).astype(np.int32),
+    )
+
+
+def _offsets(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
