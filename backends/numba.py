@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections import OrderedDict
 from collections.abc import Mapping
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tanren_dsl.backends.base import pack
 from tanren_dsl.backends.llvm import emit
+from tanren_dsl.backends.llvm_runtime import NAMES, module_text
 from tanren_dsl.ir import Ordering, Policy
 from tanren_dsl.kernels.abi import CompiledOrdering
 
@@ -26,88 +27,6 @@ NAME = "numba"
 CACHE_SIZE = 64
 """Functions kept for a repeated request (by their assembly text, so by exact bits)."""
 
-_SELECT = """\
-define double @select_rank(ptr noalias %v, i64 %n, i64 %k) nounwind {
-entry:
-  %last = sub i64 %n, 1
-  br label %scan
-scan:
-  %s = phi i64 [ 0, %entry ], [ %s.next, %scan.go ]
-  %s.at = getelementptr double, ptr %v, i64 %s
-  %s.value = load double, ptr %s.at
-  %s.nan = fcmp uno double %s.value, 0.0
-  br i1 %s.nan, label %nan, label %scan.go
-scan.go:
-  %s.next = add i64 %s, 1
-  %s.more = icmp slt i64 %s.next, %n
-  br i1 %s.more, label %scan, label %narrow
-nan:
-  ret double %s.value
-narrow:
-  %low = phi i64 [ 0, %scan.go ], [ %low.next, %choose ]
-  %high = phi i64 [ %last, %scan.go ], [ %high.next, %choose ]
-  %seed = phi i64 [ 1, %scan.go ], [ %seed.next, %choose ]
-  %wide = icmp slt i64 %low, %high
-  br i1 %wide, label %pick, label %found
-pick:
-  %seed.mul = mul i64 %seed, 1103515245
-  %seed.add = add i64 %seed.mul, 12345
-  %seed.next = and i64 %seed.add, 2147483647
-  %span = sub i64 %high, %low
-  %size = add i64 %span, 1
-  %off = urem i64 %seed.next, %size
-  %pivot.i = add i64 %low, %off
-  %pivot.at = getelementptr double, ptr %v, i64 %pivot.i
-  %pivot = load double, ptr %pivot.at
-  br label %up
-up:
-  %i = phi i64 [ %low, %pick ], [ %i.up, %up.go ], [ %i.swap, %swap.go ]
-  %j.held = phi i64 [ %high, %pick ], [ %j.held, %up.go ], [ %j.swap, %swap.go ]
-  %i.at = getelementptr double, ptr %v, i64 %i
-  %i.value = load double, ptr %i.at
-  %i.less = fcmp olt double %i.value, %pivot
-  br i1 %i.less, label %up.go, label %down
-up.go:
-  %i.up = add i64 %i, 1
-  br label %up
-down:
-  %j = phi i64 [ %j.held, %up ], [ %j.down, %down.go ]
-  %j.at = getelementptr double, ptr %v, i64 %j
-  %j.value = load double, ptr %j.at
-  %j.more = fcmp ogt double %j.value, %pivot
-  br i1 %j.more, label %down.go, label %meet
-down.go:
-  %j.down = sub i64 %j, 1
-  br label %down
-meet:
-  %crossed = icmp sgt i64 %i, %j
-  br i1 %crossed, label %choose, label %swap
-swap:
-  store double %j.value, ptr %i.at
-  store double %i.value, ptr %j.at
-  %i.swap = add i64 %i, 1
-  %j.swap = sub i64 %j, 1
-  %again = icmp sle i64 %i.swap, %j.swap
-  br i1 %again, label %swap.go, label %choose
-swap.go:
-  br label %up
-choose:
-  %i.end = phi i64 [ %i, %meet ], [ %i.swap, %swap ]
-  %j.end = phi i64 [ %j, %meet ], [ %j.swap, %swap ]
-  %left = icmp sle i64 %k, %j.end
-  %right = icmp sge i64 %k, %i.end
-  %high.next = select i1 %left, i64 %j.end, i64 %high
-  %low.right = select i1 %right, i64 %i.end, i64 %low
-  %low.next = select i1 %left, i64 %low, i64 %low.right
-  %either = or i1 %left, %right
-  br i1 %either, label %narrow, label %found
-found:
-  %k.at = getelementptr double, ptr %v, i64 %k
-  %k.value = load double, ptr %k.at
-  %plain = fadd double %k.value, 0.0
-  ret double %plain
-}
-"""
 
 
 class NumbaScorer:
@@ -158,28 +77,30 @@ def compile_ordering(policy: Policy, ordering: Ordering) -> CompiledOrdering:
     Raises:
         UnsupportedError: an operator that this backend lacks.
     """
-    return _MACHINE.compile(emit(policy, ordering, _MACHINE.select_address), ordering)
+    return _MACHINE.compile(emit(policy, ordering, _MACHINE.addresses), ordering)
 
 
 class _Machine:
     """This process's LLVM: set up on first use, functions by assembly text, oldest dropped first."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()
         self._cache: OrderedDict[str, CompiledOrdering] = OrderedDict()
+        self._runtime: Any = None
+        self._addresses: dict[str, int] = {}
         self._target: Any = None
-        self._select: Any = None
         self._cpu = ""
         self._features = ""
 
     @property
-    def select_address(self) -> int:
-        """Address of the rank selection, which lives as long as the process."""
+    def addresses(self) -> dict[str, int]:
+        """Addresses of `llvm_runtime.NAMES`; they live as long as the process."""
         with self._lock:
-            if self._select is None:
+            if not self._addresses:
                 self._start()
-                self._select = self._engine(_SELECT)
-            return int(self._select.get_function_address("select_rank"))
+                self._runtime = self._engine(module_text(), optimize=True)
+                self._addresses = {name: self._runtime.get_function_address(name) for name in NAMES}
+            return self._addresses
 
     def compile(self, text: str, ordering: Ordering) -> CompiledOrdering:
         """Code of a module text with a function `score`."""
@@ -202,26 +123,17 @@ class _Machine:
         self._cpu = llvm.get_host_cpu_name()
         self._features = llvm.get_host_cpu_features().flatten()
 
-    def _engine(self, text: str) -> Any:
+    def _engine(self, text: str, optimize: bool = False) -> Any:
         machine = self._target.create_target_machine(cpu=self._cpu, features=self._features, opt=2)
         module = llvm.parse_assembly(text)
         module.triple = self._target.triple
         module.data_layout = str(machine.target_data)
-        builder = llvm.create_pass_builder(machine, _tuning())
-        _passes(builder).run(module, builder)
+        if optimize:
+            builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+            builder.getModulePassManager().run(module, builder)
         engine = llvm.create_mcjit_compiler(module, machine)
         engine.finalize_object()
         return engine
-
-
-def _tuning() -> Any:
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = True
-    return options
-
-
-def _passes(builder: Any) -> Any:
-    return builder.getModulePassManager()
 
 
 _MACHINE = _Machine()
