@@ -220,7 +220,7 @@ class Evictor:
         self.tally = np.zeros(TALLY_WIDTH)
         self.keys = np.zeros((count, KEY_COUNT))
         self.scratch = np.zeros(count)
-        self.seen, self.scored, self.lows = (np.zeros(count, np.int32) for _ in range(3))
+        self.seen, self.scored, self.lows = (np.zeros(count, np.uint32) for _ in range(3))
         self.decision = np.zeros(DECISION_WIDTH + len(KNOBS))
         self.decision[CAPACITY] = float(self.usable * self.block_size)
         self.decision[BLOCK_SIZE] = float(self.block_size)
@@ -286,7 +286,7 @@ class Evictor:
 
     def used(self, blocks: Any) -> None:
         """An admission hits these blocks, in chain order."""
-        ids = np.array([block.block_id for block in blocks if not block.is_null], np.int32)
+        ids = np.array([block.block_id for block in blocks if not block.is_null], np.uint32)
         _rows_used(self.rows, ids, self.now, self.chain, self.decision[MEAN_GAP], self.tally)
 
     def written(self, request: Any, blocks: Any, first: int, last: int) -> None:
@@ -382,7 +382,7 @@ class Evictor:
                 _fill_children(self.rows, self.scored, rated, self.block_hash, self.children)
             order(self.decision, self.rows, self.scored, rated, self.keys, self.scratch)
             self.decisions += 1
-        out = np.empty(n, np.int32)
+        out = np.empty(n, np.uint32)
         self.faults += ring_take(
             self.pos, self.ends, n, self.unscored, self.seen, found, self.scored, rated, self.keys, self.lows, out
         )
@@ -503,7 +503,7 @@ class Evictor:
         """Compile everything now; nothing compiles on the request path."""
         ring, pos, ends = new_ring(4)
         rows, keys, scratch = np.zeros((4, ROW_WIDTH)), np.zeros((4, KEY_COUNT)), np.zeros(4)
-        lists = [np.zeros(4, np.int32) for _ in range(4)]
+        lists = [np.zeros(4, np.uint32) for _ in range(4)]
         flags = np.zeros(4, np.uint8)
         ring_push_back(ring, pos, ends, 2)
         ring_push_front(ring, pos, ends, 1)

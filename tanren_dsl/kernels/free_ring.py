@@ -5,7 +5,7 @@ is the position masked. Taking a block out of the middle only forgets its positi
 so the slot goes stale and is skipped. Entry `p` is valid when `pos[ring[p & mask]] == p`.
 
 Arrays (B block ids in all, ring size a power of two, at least twice B):
-    ring: int32[size], pos: int64[B] (-1: not in the queue), ends: int64[3] (head, tail, count).
+    ring: uint32[size], pos: int64[B] (-1: not in the queue), ends: int64[3] (head, tail, count).
 
 Every function here is also copied, as text, into the emitted vLLM file.
 """
@@ -209,4 +209,4 @@ def ring_take(pos, ends, n, unscored, seen, found, scored, rated, keys, heap, ou
 def new_ring(blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Empty queue for block ids 0 to blocks - 1: (ring, pos, ends)."""
     size = 1 << max(4, (2 * blocks + 2).bit_length())
-    return np.zeros(size, np.int32), np.full(blocks, -1, np.int64), np.array([1 << 40, 1 << 40, 0], np.int64)
+    return np.zeros(size, np.uint32), np.full(blocks, -1, np.int64), np.array([1 << 40, 1 << 40, 0], np.int64)

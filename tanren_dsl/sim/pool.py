@@ -80,8 +80,7 @@ class Pool(NamedTuple):
     block_hash: _Array
     block_parent: _Array
     children: _Array
-    ghost_seq: _Array
-    ghost_uses: _Array
+    ghosts: _Array
 
 
 def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with_heap: bool) -> Pool:
@@ -96,13 +95,13 @@ def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with
         rows=np.zeros((blocks, ROW_WIDTH), np.float64),
         decision=decision,
         tally=np.zeros(6, np.float64),
-        seen=np.zeros(blocks, np.int32),
-        scored=np.zeros(blocks, np.int32),
+        seen=np.zeros(blocks, np.uint32),
+        scored=np.zeros(blocks, np.uint32),
         keys=np.zeros((blocks, key_count), np.float64),
-        lows=np.zeros(blocks, np.int32),
+        lows=np.zeros(blocks, np.uint32),
         scratch=np.zeros(blocks, np.float64),
         entry_keys=np.zeros((entries, key_count), np.float64),
-        entry_block=np.zeros(entries, np.int32),
+        entry_block=np.zeros(entries, np.uint32),
         entry_stamp=np.zeros(entries, np.int64),
         stamp=np.zeros(blocks, np.int64),
         bad=np.zeros(blocks, np.uint8),
@@ -110,9 +109,8 @@ def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with
         next_use=np.zeros(blocks, np.float64),
         block_hash=np.full(blocks, -1, np.int32),
         block_parent=np.full(blocks, -1, np.int32),
-        children=np.zeros(hashes + 1, np.int32),
-        ghost_seq=np.full(hashes + 1, -(1 << 60), np.int64),
-        ghost_uses=np.zeros(hashes + 1, np.float64),
+        children=np.full(hashes + 1, 0, np.int32),
+        ghosts=np.full((hashes + 1, 2), -1e18),
     )
 
 
@@ -223,8 +221,8 @@ def pool_write(pool, block, hashed, parent, now, depth, chain, generated, usable
     if parent >= 0:
         pool.children[parent] += 1
     ghost = 0.0
-    if pool.counts[EVICTIONS] - pool.ghost_seq[hashed] < usable:
-        ghost = pool.ghost_uses[hashed]
+    if float(pool.counts[EVICTIONS]) - pool.ghosts[hashed, 0] < float(usable):
+        ghost = pool.ghosts[hashed, 1]
     row_written(pool.rows, block, now, depth, chain, generated, ghost)
 
 
@@ -236,8 +234,8 @@ def pool_evict(pool, block):
     if parent >= 0:
         pool.children[parent] -= 1
     pool.counts[EVICTIONS] += 1
-    pool.ghost_seq[held] = pool.counts[EVICTIONS]
-    pool.ghost_uses[held] = pool.rows[block, USES] + pool.rows[block, GHOST_USES]
+    pool.ghosts[held, 0] = float(pool.counts[EVICTIONS])
+    pool.ghosts[held, 1] = pool.rows[block, USES] + pool.rows[block, GHOST_USES]
     pool.block_hash[block] = -1
     pool.block_parent[block] = -1
     return held

@@ -80,7 +80,7 @@ class Replay:
         )
         pool_fill(self.pool, 0, capacity)
         self.where = np.full(distinct, -1, np.int32)
-        self.held, self.taken = np.zeros(longest, np.int32), np.zeros(longest, np.int32)
+        self.held, self.taken = np.zeros(longest, np.int32), np.zeros(longest, np.uint32)
         self.totals = np.zeros(3, np.int64)
         self.hits_each = np.zeros(len(trace), np.int64)
         self.next_use = next_uses(trace) if next_use is None else next_use
@@ -91,7 +91,7 @@ class Replay:
         last = len(trace) if upto is None else min(upto, len(trace))
         replay(
             self.pool, self.victims.rule, self.where, self.held, self.taken, self.totals, self.hits_each,
-            trace.arrival_us, trace.offsets, trace.ids, self.next_use, self.capacity, trace.block_tokens, last,
+            trace.arrival_us, trace.offsets, trace.ids.view(np.uint32), self.next_use, self.capacity, trace.block_tokens, last,
         )  # fmt: skip
 
     def check_integrity(self) -> None:

@@ -16,7 +16,7 @@ from tanren_dsl.kernels.block_rows import (
     moving_mean,
 )
 from tanren_dsl.kernels.jit import jit
-from tanren_dsl.sim.pool import pool_evict, pool_release, pool_take, pool_use, pool_write
+from tanren_dsl.sim.pool import PASS_THROUGH, pool_evict, pool_release, pool_take, pool_use, pool_write
 
 HITS, LOOKUPS, NEXT = range(3)
 
@@ -25,11 +25,12 @@ HITS, LOOKUPS, NEXT = range(3)
 def replay(pool, rule, where, held, victims, totals, hits, arrival, offsets, ids, next_use, usable, tokens, last):
     """Replay requests `totals[NEXT]` to `last - 1`; modifies everything but the trace.
 
-    Shapes: where int32[H] block of a hash or -1, held int32[longest], victims int32[longest],
+    Shapes: where int32[H] block of a hash or -1, held int32[longest], victims uint32[longest], ids uint32[lookups],
     totals int64[3], hits int64[R] per request, next_use float64[lookups] (next request with the id).
     """
     pool.decision[CAPACITY] = float(usable * tokens)
     pool.decision[BLOCK_SIZE] = float(tokens)
+    foresees = rule.mode != PASS_THROUGH and rule.address == 0
     for r in range(totals[NEXT], last):
         start = offsets[r]
         length = offsets[r + 1] - start
@@ -69,7 +70,8 @@ def replay(pool, rule, where, held, victims, totals, hits, arrival, offsets, ids
                 where[ids[start + j]] = block
                 held[j] = block
         for j in range(length - 1, -1, -1):
-            pool.next_use[held[j]] = next_use[start + j]
+            if foresees:
+                pool.next_use[held[j]] = next_use[start + j]
             pool_release(pool, rule, held[j], now, 0, 0)
 
         hits[r] = prefix
