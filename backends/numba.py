@@ -85,7 +85,7 @@ class _Machine:
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._cache: OrderedDict[str, CompiledOrdering] = OrderedDict()
+        self._cache: OrderedDict[str, Any] = OrderedDict()
         self._runtime: Any = None
         self._addresses: dict[str, int] = {}
         self._target: Any = None
@@ -105,16 +105,11 @@ class _Machine:
     def compile(self, text: str, ordering: Ordering) -> CompiledOrdering:
         """Code of a module text with a function `score`."""
         with self._lock:
-            if text in self._cache:
-                self._cache.move_to_end(text)
-                return self._cache[text]
-            engine = self._engine(text)
-            address = int(engine.get_function_address("score"))
-            compiled = CompiledOrdering(ordering, address, len(ordering.keys), engine)
-            self._cache[text] = compiled
+            engine = self._cache.pop(text, None) or self._engine(text)
+            self._cache[text] = engine
             if len(self._cache) > CACHE_SIZE:
                 self._cache.popitem(last=False)
-            return compiled
+        return CompiledOrdering(ordering, engine.get_function_address("score"), len(ordering.keys), engine)
 
     def _start(self) -> None:
         llvm.initialize_native_target()
