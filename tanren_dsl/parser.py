@@ -102,9 +102,7 @@ def parse(source: Source) -> PolicyText:
 
 @cache
 def _lark() -> Lark:
-    return Lark(
-        grammar_text(), parser="lalr", lexer="basic", keep_all_tokens=True, maybe_placeholders=False
-    )
+    return Lark(grammar_text(), parser="lalr", lexer="basic", keep_all_tokens=True, maybe_placeholders=False)
 
 
 def _check_size(source: Source) -> None:
@@ -124,7 +122,7 @@ def _tokens(source: Source) -> list[Token]:
         for token in _lark().lex(source.text):
             tokens.append(token)
     except UnexpectedCharacters as error:
-        at = error.pos_in_stream
+        at = error.pos_in_stream or 0
         end = at + (2 if source.text[at : at + 2] in ("&&", "||") else 1)
         tokens.append(Token(UNKNOWN, source.text[at:end], start_pos=at, end_pos=end))
     return tokens
@@ -168,7 +166,7 @@ def _tree(source: Source, tokens: Sequence[Token]) -> Tree[Token]:
         for at, token in enumerate(tokens):  # noqa: B007
             parser.feed_token(token)
         at = len(tokens)
-        tree: Tree[Token] = parser.feed_eof()
+        tree: Tree[Token] = parser.feed_eof()  # type: ignore[no-untyped-call]
     except UnexpectedToken:
         pieces = [Piece(t.type, str(t), t.start_pos or 0, t.end_pos or 0) for t in tokens]
         pieces.append(Piece(END, "", end, end))
@@ -181,7 +179,7 @@ def _accepts(tokens: Sequence[Token]) -> frozenset[str]:
     parser = _lark().parse_interactive()
     for token in tokens:
         parser.feed_token(token)
-    return frozenset(END if kind == "$END" else kind for kind in parser.accepts())
+    return frozenset(END if kind == "$END" else kind for kind in parser.accepts())  # type: ignore[no-untyped-call]
 
 
 _COMMENT = re.compile(r"#[^\r\n]*")
@@ -299,9 +297,7 @@ class _Builder:
                 test, _, depth2 = self._built(children[2])
                 orelse, last, depth3 = self._built(children[4])
                 span = first.to(last)
-                return self._checked(
-                    IfElse(then, test, orelse, span), span, max(depth1, depth2, depth3) + 1
-                )
+                return self._checked(IfElse(then, test, orelse, span), span, max(depth1, depth2, depth3) + 1)
             case _:
                 args = [self._built(child) for child in children[2:] if isinstance(child, Tree)]
                 span = self._span(children[0]).to(self._span(children[-1]))

@@ -81,9 +81,12 @@ def _decision(
     name: str, type_: Type, meaning: str, relative: str, *, positive: bool = False,
     evict: frozenset[str] = _EVICT_ENGINE,
 ) -> tuple[Signal, Signal]:  # fmt: skip
+    written = relative.replace("depth", "prompt_tokens").replace("age /", "wait /")
     return (
         Signal(name, "evict", "decision", type_, meaning, evict, False, positive, None, relative),
-        Signal(name, "schedule", "decision", type_, meaning, _CHECKED_ONLY, False, positive, None, relative),
+        Signal(
+            name, "schedule", "decision", type_, meaning, _CHECKED_ONLY, False, positive, None, written
+        ),
     )
 
 
@@ -146,9 +149,7 @@ REQUEST_SIGNALS: tuple[Signal, ...] = (
         "order; 0 with prefix caching off",
         rests=False,
     ),
-    _request(
-        "uncached_tokens", TOKENS, "prompt_tokens and output_tokens less cached_tokens", rests=False
-    ),
+    _request("uncached_tokens", TOKENS, "prompt_tokens and output_tokens less cached_tokens", rests=False),
     _request("computed_tokens", TOKENS, "tokens whose KV is computed now; 0 while waiting"),
     _request("output_tokens", TOKENS, "tokens generated so far"),
     _request(
@@ -199,7 +200,7 @@ DECISION_SIGNALS: tuple[Signal, ...] = tuple(
             f"moving by 1/{GAP_WINDOW}; as of this step", "age / mean_gap", evict=_EVICT_ALL,
         ),
         _decision("oldest_wait", TIME, "longest wait among waiting requests, as of this step; 0 if none",
-                  "wait / mean(wait)"),
+                  "oldest_wait / mean_gap"),
         _decision(
             "service_rate", _RATE,
             "mean over steps that took time of tokens scheduled / step time, plain over the first "
