@@ -1,0 +1,208 @@
+"""Drive the real scheduler and the simulator over one workload and set them side by side.
+
+The engine gets the emitted file, so three things are held against each other at once:
+the simulator's copy of the engine, the policy's machine code in it, and the file.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tanren_dsl.conform.harness import EngineSpec, TokenTable, compare, run_engine
+from tanren_dsl.conform.vllm_env import check_env
+from tanren_dsl.errors import TanrenError
+from tanren_dsl.ir import Policy
+from tanren_dsl.kernels.abi import CompileOrdering
+from tanren_dsl.sim.engine import MODE, EngineLimits, EngineRun
+from tanren_dsl.sim.profiles import profile_of
+from tanren_dsl.sim.rule import stock, victims_of
+from tanren_dsl.trace.blocks import engine_blocks, output_token_ids, prompt_token_ids
+from tanren_dsl.trace.table import RequestTable
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Everything that decides a conformance run. Sizes in blocks, sequences, tokens; step in milliseconds.
+
+    `capacity` None means the least number of blocks in which the longest request fits, plus
+    a fifth: so short that blocks are evicted all the time.
+    """
+
+    engine: str
+    capacity: int | None = None
+    block_size: int = 16
+    rate: float | None = None
+    outputs: int | None = None
+    requests: int | None = None
+    asynchronous: bool = False
+    step_ms: float = 20.0
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    identity: bool = True
+
+
+@dataclass(frozen=True)
+class Conformance:
+    """The outcome; `events` are the engine's own lines."""
+
+    policy: str
+    setting: Setting
+    version: str
+    requests: int
+    steps: int
+    evictions: int
+    preemptions: int
+    hit_tokens: int
+    decisions: int
+    faults: int
+    divergences: int
+    first: str | None
+    events: list[dict[str, Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        """The one object that the command prints, the settings echoed."""
+        own = {key: value for key, value in vars(self).items() if key not in ("setting", "events")}
+        settings = asdict(self.setting)
+        return {"engine": settings.pop("engine"), "mode": MODE, **own, "settings": settings}
+
+
+def conform(
+    policy: Policy | None, trace: RequestTable, setting: Setting, python: Path, *,
+    emit: Any, compile_ordering: CompileOrdering, environment: Mapping[str, str] | None = None,
+    limit_s: float = 3600.0,
+) -> Conformance:  # fmt: skip
+    """Run both and compare step by step.
+
+    Args:
+        policy: an evict policy; None is the engine's own order, without any file.
+        trace: the requests; see `Setting` for how they are cut down.
+        python: interpreter of the engine's environment.
+        emit: makes the engine's file from the policy.
+        compile_ordering: makes the simulator's machine code.
+        environment: extra variables for the engine process.
+
+    Raises:
+        TanrenError: no such environment, another version than the profile's, or a run that failed.
+    """
+    profile = profile_of(setting.engine)
+    version = check_env(python)
+    if version != profile.version:
+        raise TanrenError(
+            f"{setting.engine} copies vLLM {profile.version}, and {python} has {version}",
+            hint=f"make vllm-env VLLM={profile.version}",
+        )
+    trace = prepared(trace, setting)
+    setting = replace(setting, capacity=_capacity(trace, setting), requests=len(trace))
+    blocks = engine_blocks(trace, setting.block_size)
+    longest = int((trace.prompt_tokens + trace.output_tokens).max())
+    limits = EngineLimits(
+        usable_blocks=setting.capacity or 0,
+        max_num_seqs=setting.max_num_seqs,
+        max_num_batched_tokens=setting.max_num_batched_tokens,
+        max_model_len=longest + 1,
+        step_us=round(setting.step_ms * 1000),
+        asynchronous=setting.asynchronous,
+    )
+    if policy is None:
+        victims = stock()
+    else:
+        victims = victims_of(
+            policy, compile_ordering, limits.usable_blocks, MODE, use_shortcuts=setting.identity
+        )
+    simulated = EngineRun(blocks, trace.arrival_us, limits, victims, setting.engine)
+    simulated.run()
+    variables = dict(environment or {})
+    if not setting.identity:
+        variables["TANREN_NO_IDENTITY"] = "1"
+    with tempfile.TemporaryDirectory(prefix="tanren-conform-") as folder:
+        file = None
+        if policy is not None:
+            file = Path(folder, "tanren_policy.py")
+            file.write_text(emit(policy), encoding="utf-8")
+        spec = EngineSpec(
+            block_size=setting.block_size,
+            usable_blocks=limits.usable_blocks,
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            max_model_len=limits.max_model_len,
+            step_us=limits.step_us,
+            asynchronous=limits.asynchronous,
+            policy_file=file,
+        )
+        real = run_engine(python, spec, tokens_of(trace), limit_s, variables)
+    ours = simulated.result()
+    comparison = compare(real.events, ours.events)
+    status = real.summary.get("policy") or {}
+    _check_policy_ran(policy, status)
+    return Conformance(
+        policy="stock" if policy is None else policy.name,
+        setting=setting,
+        version=str(real.summary["version"]),
+        requests=len(trace),
+        steps=int(real.summary["steps"]),
+        evictions=int(real.summary["evictions"]),
+        preemptions=int(real.summary["preemptions"]),
+        hit_tokens=int(real.summary["hit_tokens"]),
+        decisions=int(status.get("decisions", 0)),
+        faults=int(status.get("faults", 0)),
+        divergences=comparison.divergences,
+        first=comparison.first,
+        events=real.events,
+    )
+
+
+def prepared(trace: RequestTable, setting: Setting) -> RequestTable:
+    """The trace as a setting wants it: cut to so many requests, paced, outputs capped and at least 1."""
+    if setting.requests is not None:
+        trace = trace.head(setting.requests)
+    if len(trace) == 0:
+        raise TanrenError(f"{trace.name}: no requests")
+    if setting.rate is not None:
+        trace = trace.with_rate(setting.rate)
+    if setting.outputs is not None:
+        trace = trace.with_outputs(setting.outputs)
+    return replace(trace, output_tokens=np.maximum(trace.output_tokens, 1))
+
+
+def tokens_of(trace: RequestTable) -> TokenTable:
+    """The requests with the token ids that the engine sees."""
+    prompts = [prompt_token_ids(trace, r) for r in range(len(trace))]
+    outputs = [output_token_ids(r, int(trace.output_tokens[r])) for r in range(len(trace))]
+    return TokenTable(
+        trace.arrival_us,
+        _offsets(prompts),
+        np.concatenate(prompts),
+        _offsets(outputs),
+        np.concatenate(outputs),
+    )
+
+
+def write_log(events: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """The engine's events as JSON lines; whole or not at all."""
+    partial = path.with_name(path.name + ".part")
+    partial.write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    partial.replace(path)
+
+
+def _capacity(trace: RequestTable, setting: Setting) -> int:
+    if setting.capacity is not None:
+        return setting.capacity
+    longest = int((-(-(trace.prompt_tokens + trace.output_tokens) // setting.block_size)).max())
+    return longest + longest // 5
+
+
+def _offsets(parts: Sequence[np.ndarray[Any, Any]]) -> Any:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum([len(part) for part in parts])))
+
+
+def _check_policy_ran(policy: Policy | None, status: Mapping[str, Any]) -> None:
+    mode = str(status.get("mode", ""))
+    if policy is not None and mode != "active" and not mode.startswith("pass-through"):
+        raise TanrenError(f"the engine did not run the policy: {mode or 'no status'}")
