@@ -15,6 +15,7 @@ from tanren_dsl.backends.base import knob_index, unsupported
 from tanren_dsl.backends.llvm_ops import APPLY
 from tanren_dsl.backends.llvm_text import DECLARATIONS, LANES, Assembly, Value, double
 from tanren_dsl.backends.plan import Loop, Plan, plan
+
 from tanren_dsl.ir import Apply, Const, Fold, KnobRef, Ordering, ParamRef, Policy, SignalRef
 from tanren_dsl.signals import ROW_WIDTH, column_of, decision_index, signals_of
 
@@ -23,6 +24,7 @@ TARGET = "numba"
 _WEIGHT = {"exp": 16, "log1p": 16, "div": 4, "sqrt": 4}
 _DEAR = 8
 """A loop whose operators weigh (1 each unless listed) at least this much takes several objects at a time."""
+
 
 def emit(policy: Policy, ordering: Ordering, addresses: Mapping[str, int]) -> str:
     """The module text, which calls the functions of `llvm_runtime` by address.

@@ -66,7 +66,9 @@ def _choose(out: Assembly, args: Sequence[Value]) -> Value:
     test, then, other = args
     bit = out.bit(test)
     if then.is_bit and other.is_bit:
-        return Value(out.new(f"select {out.b} {bit}, {out.b} {out.bit(then)}, {out.b} {out.bit(other)}"), is_bit=True)
+        return Value(
+            out.new(f"select {out.b} {bit}, {out.b} {out.bit(then)}, {out.b} {out.bit(other)}"), is_bit=True
+        )
     return Value(out.select(bit, out.number(then), out.number(other)))
 
 

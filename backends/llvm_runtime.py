@@ -17,7 +17,6 @@ _SHIFT = 6755399441055744.0  # 1.5 * 2**52: the low bits of (k + _SHIFT) are k
 _WHOLE = 0x4330000000000000  # bits of 2**52: the low bits hold a whole number
 
 
-
 def module_text() -> str:
     """The module with all of `NAMES`."""
     parts = [DECLARATIONS, _SELECT]
@@ -27,9 +26,8 @@ def module_text() -> str:
             out.set_lanes(lanes)
             result = body(out, "%x")
             lines = "\n".join(out.lines)
-            parts.append(
-                f"define {out.f} @{name}{lanes}({out.f} %x) nounwind {{\n{lines}\n  ret {out.f} {result}\n}}\n"
-            )
+            head = f"define {out.f} @{name}{lanes}({out.f} %x) nounwind"
+            parts.append(f"{head} {{\n{lines}\n  ret {out.f} {result}\n}}\n")
     return "\n".join(parts)
 
 

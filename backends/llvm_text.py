@@ -117,9 +117,12 @@ def double(value: float) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
-DECLARATIONS = "".join(
-    f"declare {f} @llvm.{name}.{suffix}({f})\n"
-    for name in ("sqrt", "fabs", "floor")
-    for f, suffix in (("double", "f64"), (f"<{LANES} x double>", f"v{LANES}f64"))
-) + "declare i64 @llvm.smin.i64(i64, i64)\n"
+DECLARATIONS = (
+    "".join(
+        f"declare {f} @llvm.{name}.{suffix}({f})\n"
+        for name in ("sqrt", "fabs", "floor")
+        for f, suffix in (("double", "f64"), (f"<{LANES} x double>", f"v{LANES}f64"))
+    )
+    + "declare i64 @llvm.smin.i64(i64, i64)\n"
+)
 """The intrinsics, each exact or correctly rounded."""

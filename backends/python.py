@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
 from tanren_dsl.backends.base import knob_index, pack, unsupported
 from tanren_dsl.backends.plan import Loop, Plan, plan
 from tanren_dsl.backends.python_helpers import bare, describe, helpers_source, is_plain_divisor
+
 from tanren_dsl.ir import Apply, Const, Fold, KnobRef, Ordering, ParamRef, Policy, SignalRef, arguments
 from tanren_dsl.signals import PYTHON, column_of, decision_index, signals_of
 
@@ -127,6 +127,9 @@ class _Emitter:
         for signal in self.ordering.signals():
             if PYTHON not in table[signal].provided_by:
                 unsupported(f"the signal {signal!r}", NAME)
+        for node in self.ordering.nodes:
+            if isinstance(node, Apply) and node.op not in APPLY:
+                unsupported(f"the operator {node.op!r}", NAME)
         for k, index in enumerate(self.ordering.keys):
             self._put(f"# key {k + 1}: {describe(self.ordering, index)}")
         self._put("if n == 0:")
@@ -143,7 +146,9 @@ class _Emitter:
         for fold in loop.folds:
             self._put(f"{names[fold]} = 0.0")
         roots = [_arg(self.ordering, fold) for fold in loop.folds]
-        roots += [_arg(self.ordering, fold) for fold in loop.folds if self._op(fold) != "mean"]  # written twice
+        roots += [
+            _arg(self.ordering, fold) for fold in loop.folds if self._op(fold) != "mean"
+        ]  # written twice
         if loop.spill is not None:
             roots.append(loop.spill)
         self._open(loop.nodes, roots)
@@ -190,7 +195,7 @@ class _Emitter:
             case "highest":
                 return f"{value} if j == 0 else maximum({held}, {value})"
             case op:
-                unsupported(f"the aggregate {op!r}", NAME)
+                return unsupported(f"the aggregate {op!r}", NAME)
 
     # ---- nodes
 
@@ -208,8 +213,6 @@ class _Emitter:
             case SignalRef(name=name):
                 return self._signal(name)
             case Apply(op, args):
-                if op not in APPLY:
-                    unsupported(f"the operator {op!r}", NAME)
                 return APPLY[op](tuple(self._value(arg) for arg in args))
             case Fold():
                 raise AssertionError("aggregates are computed by their loops")

@@ -6,6 +6,7 @@ import hashlib
 
 from tanren_dsl.backends.python import emit_function
 from tanren_dsl.backends.python_helpers import helpers_source
+
 from tanren_dsl.interp import reads
 from tanren_dsl.ir import Ordering, Policy
 from tanren_dsl.kernels.abi import DECISION_WIDTH
@@ -20,7 +21,7 @@ def {entry}(decision, objects, knobs=None):
     return _keys({function}, {count}, decision, objects, knobs or {{}})
 '''
 
-_RUN = '''\
+_RUN = """\
 def _keys(function, count, decision, objects, knobs):
     n = len(objects)
     vector = np.zeros({width} + len(KNOBS))
@@ -35,7 +36,7 @@ def _keys(function, count, decision, objects, knobs):
     out = np.zeros((n, count))
     function(vector, rows, np.arange(n, dtype=np.int32), n, out, np.zeros(n))
     return [tuple(float(key) for key in row) for row in out]
-'''
+"""
 
 
 def emit_module(policy: Policy) -> str:
@@ -64,7 +65,8 @@ def _header(policy: Policy) -> str:
     text = policy.text.rstrip("\n").replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     objects = "blocks to evict" if policy.kind == "evict" else "requests to serve"
     return (
-        f'"""Policy {policy.name}: the order of {objects}, lowest key first. Generated; edit the policy instead.\n\n'
+        f'"""Policy {policy.name}: the order of {objects}, lowest key first.\n\n'
+        "Generated: edit the policy instead.\n\n"
         f'sha256 of the text below: {digest}\n\n{text}\n"""\n'
     )
 

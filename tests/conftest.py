@@ -13,7 +13,9 @@ settings.load_profile("fixed")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The flag that rewrites golden files."""
-    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is emitted now")
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite tests/golden from what is emitted now"
+    )
 
 
 @pytest.fixture

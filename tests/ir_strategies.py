@@ -80,7 +80,8 @@ def orderings(draw: st.DrawFn, kind: Kind = "evict", size: int = 24) -> Ordering
     names = [op.name for op in OPS]
     for _ in range(draw(st.integers(1, size))):
         op = OP_BY_NAME[draw(st.sampled_from(names))]
-        args = tuple(draw(st.sampled_from(pool)) for _ in range(op.arity))
+        recent = draw(st.booleans())
+        args = tuple(draw(st.sampled_from(pool[-4:] if recent else pool)) for _ in range(op.arity))
         if op.form == "aggregate":
             if args[0] in folded:
                 continue
@@ -94,7 +95,7 @@ def orderings(draw: st.DrawFn, kind: Kind = "evict", size: int = 24) -> Ordering
         if index == len(nodes):
             nodes.append(builder.node(index))
             pool.append(index)
-    keys = draw(st.lists(st.sampled_from(pool[-6:]), min_size=1, max_size=3))
+    keys = draw(st.lists(st.sampled_from(pool[-4:]), min_size=1, max_size=3))
     return builder.build(keys)
 
 

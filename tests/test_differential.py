@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ir_strategies import KNOBS, Case, bits, cases, inputs, policy_of
-
 from tanren_dsl.backends.base import Scorer, pack
 from tanren_dsl.backends.numba import NumbaScorer
 from tanren_dsl.backends.python import PythonScorer, emit_function
+
 from tanren_dsl.interp import evaluate
-from tanren_dsl.ir import Apply, Const, Fold, KnobRef, OrderingBuilder, Policy, SignalRef, Stage
+from tanren_dsl.ir import Apply, Const, Fold, KnobRef, Ordering, OrderingBuilder, Policy, SignalRef, Stage
 from tanren_dsl.kernels import meaning, select
 from tanren_dsl.ops import AGGREGATES, OPS
 from tanren_dsl.units import PLAIN
+from tests.ir_strategies import KNOBS, Case, bits, cases, inputs, policy_of
 
-SCORERS = [NumbaScorer, PythonScorer]
+SCORERS: list[Callable[[Policy, Ordering], Scorer]] = [NumbaScorer, PythonScorer]
 
 
 def expected(case: Case) -> list[list[int]]:
-    return bits(
-        evaluate(case.policy, case.policy.order, case.decision, case.columns, case.n, case.knobs)
-    )
+    return bits(evaluate(case.policy, case.policy.order, case.decision, case.columns, case.n, case.knobs))
 
 
 def scored(scorer: Scorer, case: Case) -> list[list[int]]:
@@ -38,7 +38,7 @@ def scored(scorer: Scorer, case: Case) -> list[list[int]]:
 def test_machine_code_and_emitted_text_give_the_interpreters_bits(case: Case) -> None:
     want = expected(case)
     for scorer in SCORERS:
-        assert scored(scorer(case.policy, case.policy.order), case) == want, scorer.__name__
+        assert scored(scorer(case.policy, case.policy.order), case) == want, scorer
 
 
 @settings(max_examples=20)
@@ -67,7 +67,7 @@ def test_every_operator_agrees_in_both_widths(op: str) -> None:
 
 
 def policy_with(op: str, padding: bool) -> Policy:
-    """The operator per object and per decision; with `padding`, beside expressions dear enough for vectors."""
+    """The operator per object and per decision; with `padding`, beside dear ones, so in vectors."""
     builder = OrderingBuilder()
     names = ("uses", "gap", "depth")
     columns = [builder.add(SignalRef(name, PLAIN, Stage.OBJECT)) for name in names]
@@ -75,7 +75,8 @@ def policy_with(op: str, padding: bool) -> Policy:
     if op in AGGREGATES:
         arg = columns[0]
         if padding:
-            arg = builder.add(Apply("mul", (builder.add(Apply("exp", (arg,), PLAIN, Stage.OBJECT)), columns[1]), PLAIN, Stage.OBJECT))  # fmt: skip  # noqa: E501
+            dear = builder.add(Apply("exp", (arg,), PLAIN, Stage.OBJECT))
+            arg = builder.add(Apply("mul", (dear, columns[1]), PLAIN, Stage.OBJECT))
         return policy_of(builder.build([builder.add(Fold(op, arg, PLAIN))]))
     arity = next(row.arity for row in OPS if row.name == op)
     keys = [
@@ -102,7 +103,7 @@ def helpers() -> dict[str, object]:
     return space
 
 
-def jitted(policy: Policy) -> object:
+def jitted(policy: Policy) -> Any:
     space = dict(helpers())
     exec(emit_function(policy, policy.order), space)
     return numba.njit(space["order"])
@@ -118,7 +119,10 @@ def test_a_large_decision_agrees() -> None:
             for op in ("mean", "p90")]  # fmt: skip
     policy = policy_of(builder.build([heat, *keys]))
     n = 5003
-    columns = {"uses": rng.integers(0, 9, n).astype(float), "last_use": rng.integers(0, 10**9, n).astype(float)}
+    columns = {
+        "uses": rng.integers(0, 9, n).astype(float),
+        "last_use": rng.integers(0, 10**9, n).astype(float),
+    }
     case = Case(policy, {"now": 1e9}, columns, n, {})
     want = expected(case)
     for scorer in SCORERS:
