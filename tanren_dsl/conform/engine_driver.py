@@ -37,9 +37,10 @@ Subtle cases, all kept as the engine has them:
 Output: one JSON object a line. `{"step", "phase": "schedule", "t_us", "evicted",
 "admitted", "preempted"}` for a step in which any of the three happened, and
 `{"step", "phase": "update", "t_us", "finished"}` for a batch whose output finished
-requests; at the end a summary `{"end": true, ...}`, or `{"error": ...}` and a
-nonzero exit: 2 for a wrong specification or an engine exception, 3 when requests
-remain that are never scheduled.
+requests. Last a summary `{"end": true, ...}`, or `{"error": ...}` and a nonzero exit: 2
+for a wrong specification or an exception, 3 when requests remain that are never
+scheduled. With `"profile"` the summary has the seconds inside `schedule()` and
+`update_from_output()`; without `"log"` besides, nothing in the engine is watched.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -65,6 +67,9 @@ import numpy.typing as npt
 Hasher = Callable[[Any], Any]
 Table = Mapping[str, npt.NDArray[Any]]
 
+_MODEL = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
+"intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1,
+"vocab_size": 1048576, "max_position_embeddings": %d, "torch_dtype": "float32"}"""
 _STUCK_STEPS = 8  # empty steps in a row, with no arrival to wait for, before giving up
 
 
@@ -88,8 +93,9 @@ class Counts:
     scheduled_tokens: int = 0
     allocated: int = 0
     preemptions: int = 0
-    finished: int = 0
+    requests: int = 0  # finished
     schedule_s: float = 0.0
+    update_s: float = 0.0
 
 
 class Run:
@@ -106,18 +112,16 @@ class Run:
         if self.module is not None and hasattr(self.module, "CLOCK"):
             setattr(self.module, "CLOCK", lambda: self.now_us)  # noqa: B010
         self.scheduler, self.hasher = make_scheduler(spec, self.module)
-        _instrument(self.scheduler, self.counts)
+        self.bare = bool(spec.get("profile")) and log is None
+        if not self.bare:
+            _instrument(self.scheduler, self.counts)
 
     def loop(self) -> None:
         """Serve every request; the loop of the module's docstring."""
         scheduler, depth = self.scheduler, 2 if self.spec["async"] else 1
         step_us, refill = int(self.spec["step_us"]), refills_after_empty()
-        arrivals, total, upcoming, stuck = (
-            self.table["arrival_us"].tolist(),
-            len(self.table["arrival_us"]),
-            0,
-            0,
-        )
+        arrivals = self.table["arrival_us"].tolist()
+        total, upcoming, stuck = len(arrivals), 0, 0
         pending: deque[tuple[int, Any, set[str]]] = deque()
         while True:
             while upcoming < total and arrivals[upcoming] <= self.now_us:
@@ -130,7 +134,9 @@ class Run:
                 idle = not tokens and len(pending) == 1 and upcoming == total
                 stuck = stuck + 1 if idle and scheduler.has_requests() else 0
                 if stuck > _STUCK_STEPS:
-                    raise DriverError(self._stuck_message(), code=3)
+                    first = next(iter(self.outputs), "none")
+                    left = f"{total - self.counts.requests} requests left, the first is {first}"
+                    raise DriverError(f"no progress after step {self.counts.steps}: {left}", code=3)
                 if len(pending) < depth and (tokens or (refill and scheduler.has_requests())):
                     continue
             elif not pending:
@@ -147,22 +153,27 @@ class Run:
 
         counts = self.counts
         status = getattr(self.module, "status", None)
-        line: dict[str, Any] = {
+        totals = (
+            "steps",
+            "requests",
+            "evictions",
+            "hit_tokens",
+            "scheduled_tokens",
+            "allocated",
+            "preemptions",
+        )
+        line = {
             "end": True,
             "version": vllm.__version__,
-            "steps": counts.steps,
-            "requests": counts.finished,
-            "evictions": counts.evictions,
-            "hit_tokens": counts.hit_tokens,
-            "scheduled_tokens": counts.scheduled_tokens,
-            "allocated": counts.allocated,
-            "preemptions": counts.preemptions,
+            **{name: getattr(counts, name) for name in totals},
             "t_us": self.now_us,
             "policy": status() if callable(status) else None,
             "seconds": wall_s,
         }
         if self.spec.get("profile"):
-            line["schedule_seconds"] = counts.schedule_s
+            line.update(schedule_seconds=counts.schedule_s, update_seconds=counts.update_s)
+        if self.bare:
+            line.update(evictions=None, allocated=None, preemptions=None)
         return line
 
     def _add(self, index: int) -> None:
@@ -205,19 +216,15 @@ class Run:
         counts.hit_tokens += sum(hit for _, hit in admitted)
         counts.scheduled_tokens += batch.total_num_scheduled_tokens
         if counts.evicted or admitted or counts.preempted:
-            self._write(
-                step, "schedule", evicted=counts.evicted, admitted=admitted, preempted=counts.preempted
-            )
+            evicted, preempted = counts.evicted, counts.preempted
+            self._write(step, "schedule", evicted=evicted, admitted=admitted, preempted=preempted)
         return step, batch, sampled
 
     def _update(self, step: int, batch: Any, sampled: set[str]) -> None:
         from vllm.v1.outputs import ModelRunnerOutput
 
         ids = list(batch.num_scheduled_tokens)
-        requests = self.scheduler.requests
-        tokens = [
-            [self.outputs[name][requests[name].num_output_tokens]] if name in sampled else [] for name in ids
-        ]
+        tokens = [self._next_token(name) if name in sampled else [] for name in ids]
         output = ModelRunnerOutput(
             req_ids=ids,
             req_id_to_index={name: place for place, name in enumerate(ids)},
@@ -226,33 +233,28 @@ class Run:
             prompt_logprobs_dict={},
             pooler_output=[],
         )
+        started = time.perf_counter()
         results = self.scheduler.update_from_output(batch, output)
-        finished = [
-            item.request_id
-            for group in results.values()
-            for item in group.outputs
-            if item.finish_reason is not None
-        ]
+        self.counts.update_s += time.perf_counter() - started
+        items = [item for group in results.values() for item in group.outputs]
+        finished = [item.request_id for item in items if item.finish_reason is not None]
         for name in finished:
             del self.outputs[name]
-        self.counts.finished += len(finished)
+        self.counts.requests += len(finished)
         if finished:
             self._write(step, "update", finished=finished)
 
-    def _write(self, step: int, phase: str, **events: list[Any]) -> None:
+    def _next_token(self, name: str) -> list[int]:
+        request = self.scheduler.requests.get(name)
+        return [] if request is None else [self.outputs[name][request.num_output_tokens]]
+
+    def _write(self, step: int, phase: str, **happened: list[Any]) -> None:
         if self.log is not None:
-            line = {"step": step, "phase": phase, "t_us": self.now_us, **events}
+            line = {"step": step, "phase": phase, "t_us": self.now_us, **happened}
             self.log.write(json.dumps(line) + "\n")
 
-    def _stuck_message(self) -> str:
-        left = len(self.table["arrival_us"]) - self.counts.finished
-        head = next(iter(self.outputs), "none")
-        return f"no progress after step {self.counts.steps}: {left} requests left, the first is {head}"
 
-
-def make_scheduler(
-    spec: dict[str, Any], module: ModuleType | None
-) -> tuple[Any, Callable[[Any], Any] | None]:
+def make_scheduler(spec: dict[str, Any], module: ModuleType | None) -> tuple[Any, Hasher | None]:
     """The engine's scheduler, made as `EngineCore` makes it, and its request block hasher."""
     from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig, set_current_vllm_config
     from vllm.utils.hashing import get_hash_fn_by_name
@@ -262,21 +264,16 @@ def make_scheduler(
 
     block_size = int(spec["block_size"])
     caching = bool(spec.get("enable_prefix_caching", True))
-    with _model_folder(int(spec["max_model_len"])) as folder:
-        model = ModelConfig(
-            model=folder,
-            skip_tokenizer_init=True,
-            dtype="float32",
-            max_model_len=int(spec["max_model_len"]),
-            seed=0,
-        )
+    longest = int(spec["max_model_len"])
+    with _model_folder(longest) as folder:
+        model = ModelConfig(folder, skip_tokenizer_init=True, dtype="float32", max_model_len=longest)
         config = VllmConfig(
             model_config=model,
             cache_config=CacheConfig(enable_prefix_caching=caching),
             scheduler_config=SchedulerConfig(
                 max_num_seqs=int(spec["max_num_seqs"]),
                 max_num_batched_tokens=int(spec["max_num_batched_tokens"]),
-                max_model_len=int(spec["max_model_len"]),
+                max_model_len=longest,
                 enable_chunked_prefill=True,
                 is_encoder_decoder=False,
             ),
@@ -292,14 +289,13 @@ def make_scheduler(
     with set_current_vllm_config(config):
         if hasattr(managers, "register_all_kvcache_specs"):
             managers.register_all_kvcache_specs(config)
-        sizes = _block_sizes(block_size)
         scheduler = config.scheduler_config.get_scheduler_cls()(
             vllm_config=config,
             kv_cache_config=_kv_cache_config(config.cache_config.num_gpu_blocks, block_size),
             structured_output_manager=StructuredOutputManager(config),
             include_finished_set=False,
             log_stats=False,
-            **sizes,
+            **_block_sizes(block_size),
         )
     return scheduler, get_request_block_hasher(block_size, hash_fn) if caching else None
 
@@ -319,6 +315,8 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: engine_driver.py SPEC.json OUT.jsonl\n")
         return 2
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1")
+    # Without one folder an environment, two versions overwrite each other's model notes (6 s a run).
+    os.environ.setdefault("VLLM_CACHE_ROOT", str(Path(sys.prefix, ".vllm-cache")))
     with Path(arguments[1]).open("w", encoding="utf-8") as log, contextlib.redirect_stdout(sys.stderr):
         try:
             spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
@@ -326,13 +324,14 @@ def main(arguments: list[str]) -> int:
             run = Run(spec, table, log if spec.get("log", True) else None)
             started = time.perf_counter()
             run.loop()
-            log.write(json.dumps(run.summary(time.perf_counter() - started)) + "\n")
+            log.write(json.dumps(run.summary(time.perf_counter() - started), default=str) + "\n")
         except DriverError as error:
             log.write(json.dumps({"error": str(error)}) + "\n")
             return error.code
         except Exception as error:
             log.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
-            raise
+            traceback.print_exc()
+            return 2
     return 0
 
 
@@ -383,20 +382,9 @@ def _instrument(scheduler: Any, counts: Counts) -> None:
 @contextlib.contextmanager
 def _model_folder(max_model_len: int) -> Iterator[str]:
     """A folder that looks like a small Llama: a configuration, no weights."""
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "num_hidden_layers": 1,
-        "vocab_size": 2**20,
-        "max_position_embeddings": max_model_len,
-        "torch_dtype": "float32",
-    }
     with tempfile.TemporaryDirectory(prefix="tanren-model-") as folder:
-        Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
+        text = _MODEL % max_model_len
+        Path(folder, "config.json").write_text(text, encoding="utf-8")
         yield folder
 
 
@@ -405,11 +393,8 @@ def _kv_cache_config(num_blocks: int, block_size: int) -> Any:
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
     attention = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    return KVCacheConfig(
-        num_blocks=num_blocks,
-        kv_cache_tensors=[],
-        kv_cache_groups=[KVCacheGroupSpec(["layer"], attention)],
-    )
+    groups = [KVCacheGroupSpec(["layer"], attention)]
+    return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
 
 
 def _block_sizes(block_size: int) -> dict[str, int]:

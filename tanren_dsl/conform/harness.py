@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class EngineSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestTable:
+class TokenTable:
     """Requests with their tokens. Arrivals in whole microseconds, ascending; offsets have R + 1 places."""
 
     arrival_us: npt.NDArray[np.int64]
@@ -134,11 +134,24 @@ class Comparison:
     first: str | None
 
 
-def run_engine(python: Path, spec: EngineSpec, table: RequestTable, limit_s: float = 600.0) -> EngineRun:
+def run_engine(
+    python: Path,
+    spec: EngineSpec,
+    table: TokenTable,
+    limit_s: float = 600.0,
+    environment: Mapping[str, str] | None = None,
+) -> EngineRun:
     """Serve `table` with the real engine of `python`'s environment.
 
+    Args:
+        python: interpreter of an environment with vLLM.
+        spec: how the engine is set up.
+        table: the requests.
+        limit_s: wall-clock seconds after which the engine is stopped.
+        environment: variables for the engine process, on top of this one's.
+
     Raises:
-        TanrenError: the table breaks a rule of `RequestTable.check`, the driver refused or
+        TanrenError: the table breaks a rule of `TokenTable.check`, the driver refused or
             failed, or it ran longer than `limit_s` seconds.
     """
     table.check(spec)
@@ -148,7 +161,7 @@ def run_engine(python: Path, spec: EngineSpec, table: RequestTable, limit_s: flo
         table.save(tokens)
         specification.write_text(json.dumps(spec.as_json(tokens)), encoding="utf-8")
         command = [str(python), str(DRIVER), str(specification), str(output)]
-        status = _run(command, errors, limit_s)
+        status = _run(command, errors, limit_s, environment or {})
         lines = _read_lines(output)
         if status != 0 or not lines or not lines[-1].get("end"):
             raise _failure(status, lines, errors)
@@ -164,12 +177,17 @@ def compare(engine: Sequence[Event], simulated: Sequence[Event]) -> Comparison:
     return Comparison(len({step for step, _ in places}), len(different), first)
 
 
-def _run(command: list[str], errors: Path, limit_s: float) -> int:
+def _run(command: list[str], errors: Path, limit_s: float, environment: Mapping[str, str]) -> int:
     """The exit status; the whole process group is killed on a timeout or an interrupt."""
     try:
         with errors.open("wb") as stream:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env={**os.environ, "PYTHONHASHSEED": "0", **environment},  # 0.19's first block hash needs it
+                start_new_session=True,
             )
     except OSError as error:
         raise TanrenError(

@@ -45,7 +45,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from tanren_dsl.conform.harness import EngineRun, EngineSpec, RequestTable
+from tanren_dsl.conform.harness import EngineRun, EngineSpec, TokenTable
 
 Event = dict[str, Any]
 Hash = tuple[int, tuple[int, ...]]
@@ -273,7 +273,7 @@ class Engine:
         return [request.name for request in finished]
 
 
-def simulate(spec: EngineSpec, table: RequestTable, version: str) -> EngineRun:
+def simulate(spec: EngineSpec, table: TokenTable, version: str) -> EngineRun:
     """A whole run: the event lines that the engine driver writes, and some of its totals."""
     engine, events = Engine(spec, version), list[Event]()
     depth, now, step, upcoming = (2 if spec.asynchronous else 1), 0, 0, 0

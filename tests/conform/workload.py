@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tanren_dsl.conform.harness import RequestTable
+from tanren_dsl.conform.harness import TokenTable
 
 
-def conversations(seed: int, requests: int = 300) -> RequestTable:
+def conversations(seed: int, requests: int = 300) -> TokenTable:
     """Turns of 40 sessions under four system prompts; every turn's prompt repeats the talk so far.
 
     Some prompts end on a block boundary, some requests arrive together, and prompts of
@@ -35,9 +35,9 @@ def conversations(seed: int, requests: int = 300) -> RequestTable:
     return table_of(arrivals, prompts, outputs)
 
 
-def table_of(arrivals: list[int], prompts: list[np.ndarray], outputs: list[np.ndarray]) -> RequestTable:
+def table_of(arrivals: list[int], prompts: list[np.ndarray], outputs: list[np.ndarray]) -> TokenTable:
     """A request table from one array of tokens a request. Arrivals in microseconds."""
-    return RequestTable(
+    return TokenTable(
         arrival_us=np.array(arrivals, np.int64),
         prompt_offsets=_offsets(prompts),
         prompt_tokens=np.concatenate(prompts).astype(np.int32),
