@@ -3,8 +3,8 @@
 Everything is straight-line code inside plain loops (choices are `select`s). A loop
 with dear expressions takes `LANES` objects at a time; past the end it repeats the last
 object, which changes nothing. No fast-math flag is ever written: the bits are those of the
-interpreter. Vectors are written here, because LLVM's own vectorizer takes four
-times as long as all the rest.
+interpreter. Vectors are written here, because LLVM's own vectorizer takes longer
+than all the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Functions that compiled orderings call by address, themselves compiled once a process.
 
-`exp` and `log1p` for one and for several numbers (inline they would double the time
-it takes to compile a policy), and the selection of a rank.
+`exp` and `log1p` for one and for several numbers (inline they would take half as long
+again to compile with every policy), and the selection of a rank.
 """
 
 from __future__ import annotations

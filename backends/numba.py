@@ -1,7 +1,7 @@
 """Machine code by the LLVM that Numba brings along: a policy becomes a function address.
 
 The search compiles thousands of candidates, so this goes straight from assembly
-text to code: no Numba front end, a short list of passes, one engine a function,
+text to code: no Numba front end, no passes but the code generator's, one engine a function,
 freed with its `CompiledOrdering`.
 """
 
@@ -31,9 +31,9 @@ CACHE_SIZE = 64
 class NumbaScorer:
     """Calls the machine code of one ordering on inputs by name."""
 
-    def __init__(self, policy: Policy, ordering: Ordering) -> None:
+    def __init__(self, policy: Policy, ordering: Ordering, *, quick: bool = False) -> None:
         self.policy = policy
-        self.compiled = compile_ordering(policy, ordering)
+        self.compiled = compile_ordering(policy, ordering, quick=quick)
         self._call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64, *[ctypes.c_void_p] * 2)(
             self.compiled.address
         )
@@ -68,15 +68,17 @@ class NumbaBackend:
         return NumbaScorer(policy, ordering)
 
 
-def compile_ordering(policy: Policy, ordering: Ordering) -> CompiledOrdering:
+def compile_ordering(policy: Policy, ordering: Ordering, *, quick: bool = False) -> CompiledOrdering:
     """Machine code of an ordering of a policy (its kind and knobs say where inputs lie).
 
-    The code is freed when the result and every copy of it are gone.
+    The code is freed when the result and every copy of it are gone (and the cache has
+    dropped it). `quick` halves the time to compile and makes scoring about a half
+    slower, bits unchanged: it pays below about a million scored objects.
 
     Raises:
         UnsupportedError: an operator that this backend lacks.
     """
-    return _MACHINE.compile(emit(policy, ordering, _MACHINE.addresses), ordering)
+    return _MACHINE.compile(emit(policy, ordering, _MACHINE.addresses), ordering, quick)
 
 
 class _Machine:
@@ -84,7 +86,7 @@ class _Machine:
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._cache: OrderedDict[str, Any] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, bool], Any] = OrderedDict()
         self._runtime: Any = None
         self._addresses: dict[str, int] = {}
         self._target: Any = None
@@ -101,11 +103,11 @@ class _Machine:
                 self._addresses = {name: self._runtime.get_function_address(name) for name in NAMES}
             return self._addresses
 
-    def compile(self, text: str, ordering: Ordering) -> CompiledOrdering:
+    def compile(self, text: str, ordering: Ordering, quick: bool) -> CompiledOrdering:
         """Code of a module text with a function `score`."""
         with self._lock:
-            engine = self._cache.pop(text, None) or self._engine(text)
-            self._cache[text] = engine
+            engine = self._cache.pop((text, quick), None) or self._engine(text, level=0 if quick else 2)
+            self._cache[text, quick] = engine
             if len(self._cache) > CACHE_SIZE:
                 self._cache.popitem(last=False)
         return CompiledOrdering(ordering, engine.get_function_address("score"), len(ordering.keys), engine)
@@ -117,8 +119,8 @@ class _Machine:
         self._cpu = llvm.get_host_cpu_name()
         self._features = llvm.get_host_cpu_features().flatten()
 
-    def _engine(self, text: str, optimize: bool = False) -> Any:
-        machine = self._target.create_target_machine(cpu=self._cpu, features=self._features, opt=2)
+    def _engine(self, text: str, level: int = 2, optimize: bool = False) -> Any:
+        machine = self._target.create_target_machine(cpu=self._cpu, features=self._features, opt=level)
         module = llvm.parse_assembly(text)
         module.triple = self._target.triple
         module.data_layout = str(machine.target_data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numba
@@ -21,8 +21,13 @@ from tanren_dsl.kernels import meaning, select
 from tanren_dsl.ops import AGGREGATES, OPS
 from tanren_dsl.units import PLAIN
 from tests.ir_strategies import KNOBS, Case, bits, cases, inputs, policy_of
+from tests.strategies import policies
 
-SCORERS: list[Callable[[Policy, Ordering], Scorer]] = [NumbaScorer, PythonScorer]
+SCORERS: list[Callable[[Policy, Ordering], Scorer]] = [
+    NumbaScorer,
+    partial(NumbaScorer, quick=True),
+    PythonScorer,
+]
 
 
 def expected(case: Case) -> list[list[int]]:
@@ -127,3 +132,16 @@ def test_a_large_decision_agrees() -> None:
     want = expected(case)
     for scorer in SCORERS:
         assert scored(scorer(policy, policy.order), case) == want
+
+
+@settings(max_examples=120)
+@given(st.data())
+def test_checked_policies_agree(data: st.DataObject) -> None:
+    policy = data.draw(policies()).policy
+    for ordering in (policy.order, policy.preempt):
+        if ordering is None:
+            continue
+        case = data.draw(inputs(policy))
+        want = bits(evaluate(policy, ordering, case.decision, case.columns, case.n, case.knobs))
+        for scorer in SCORERS:
+            assert scored(scorer(policy, ordering), case) == want, scorer

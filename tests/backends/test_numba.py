@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing
 import weakref
@@ -14,8 +15,10 @@ from tanren_dsl.backends.numba import CACHE_SIZE, NumbaBackend, NumbaScorer, com
 
 from tanren_dsl.errors import UnsupportedError
 from tanren_dsl.ir import Apply, Const, Fold, OrderingBuilder, Policy, SignalRef, Stage
-from tanren_dsl.kernels.abi import CompileOrdering
+from tanren_dsl.kernels import meaning
+from tanren_dsl.kernels.abi import DECISION_WIDTH, CompileOrdering
 from tanren_dsl.ops import AGGREGATES, OPS
+from tanren_dsl.signals import ROW_WIDTH, column_of
 from tanren_dsl.units import PLAIN
 from tests.ir_strategies import policy_of
 
@@ -106,3 +109,23 @@ def test_a_plan_puts_aggregates_before_what_needs_them() -> None:
     assert steps.before == ()
     assert steps.waves == (plan.Wave((plan.Loop((0, 1), (2,), 1, (3, 4)),), (5,)),)
     assert steps.last == ()
+
+
+def test_rows_are_found_by_id() -> None:
+    builder = OrderingBuilder()
+    uses = builder.add(SignalRef("uses", PLAIN, Stage.OBJECT))
+    heat = builder.add(Apply("log1p", (uses,), PLAIN, Stage.OBJECT))
+    policy = policy_of(builder.build([uses, heat]))
+    compiled = compile_ordering(policy, policy.order)
+    rows = np.zeros((50, ROW_WIDTH))
+    rows[:, column_of("evict", "uses")] = np.arange(50.0)
+    ids = np.array([49, 3, 7, 0, 12], dtype=np.int32)
+    keys = np.full((6, 2), -1.0)
+    arrays = (np.zeros(DECISION_WIDTH + 2), rows, ids, keys, np.zeros(5))
+    decision, table, order, out, scratch = (array.ctypes.data for array in arrays)
+    pointer = ctypes.c_void_p
+    call = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, ctypes.c_int64, pointer, pointer)
+    call(compiled.address)(decision, table, order, 5, out, scratch)
+    assert keys[:5, 0].tolist() == [49.0, 3.0, 7.0, 0.0, 12.0]
+    assert keys[:5, 1].tolist() == [meaning.log1p(float(i)) for i in ids]
+    assert keys[5].tolist() == [-1.0, -1.0]  # nothing is written past the last object
