@@ -73,6 +73,7 @@ _WIDTH = 100
 def _excerpt(span: Span) -> list[str]:
     line, col = span.source.line_col(span.start)
     text = span.source.line_text(line).expandtabs(1)
+    text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
     width = max(1, min(span.end - span.start, len(text) - col + 1))
     if len(text) > _WIDTH:
         cut = max(0, col - _WIDTH // 2)

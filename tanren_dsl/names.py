@@ -131,7 +131,9 @@ class Scope:
     def _missing(self, name: Name) -> Diagnostic:
         word, span = name.id, name.span
         if word == self._current:
-            return Diagnostic(span, f"`{word}` is used in its own definition")
+            return Diagnostic(
+                span, f"`{word}` is used in its own definition", "give the new value another name"
+            )
         if word in self._declared:
             line, _ = span.source.line_col(self._declared[word].name_span.start)
             message = f"`{word}` is defined below, on line {line}"

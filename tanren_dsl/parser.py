@@ -315,7 +315,11 @@ class _Builder:
     def _value(self, token: Token | Tree[Token]) -> float:
         value = float(str(token))
         if not math.isfinite(value):
-            raise TanrenError(f"expected a finite number, found `{token}`", self._span(token))
+            raise TanrenError(
+                f"expected a finite number, found `{token}`",
+                self._span(token),
+                "the largest is about 1.79e308",
+            )
         return value
 
     def _reach(self, tree: Tree[Token]) -> Span:

@@ -188,7 +188,6 @@ class Typer:
             return True
         least = "at least " if op.max_args is None else ""
         noun = "argument" if op.min_args == 1 else "arguments"
-        hint = None
         if op.max_args is None:
             over = "lowest" if op.text == "min" else "highest"
             arg = quoted(Call(over, node.args))
@@ -197,6 +196,8 @@ class Typer:
             hint = f"`{op.text}` ranges over the objects being ordered and takes one expression"
         elif op.text == "clip":
             hint = "write clip(x, low, high)"
+        else:
+            hint = f"write {op.text}(x)"
         message = f"`{op.text}` takes {least}{op.min_args} {noun}, found {count}"
         self._fail(node.span, message, hint)
         return False
