@@ -56,7 +56,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
@@ -153,19 +153,10 @@ class Run:
 
         counts = self.counts
         status = getattr(self.module, "status", None)
-        totals = (
-            "steps",
-            "requests",
-            "evictions",
-            "hit_tokens",
-            "scheduled_tokens",
-            "allocated",
-            "preemptions",
-        )
         line = {
             "end": True,
             "version": vllm.__version__,
-            **{name: getattr(counts, name) for name in totals},
+            **{name: value for name, value in asdict(counts).items() if isinstance(value, int)},
             "t_us": self.now_us,
             "policy": status() if callable(status) else None,
             "seconds": wall_s,
@@ -202,8 +193,7 @@ class Run:
         started = time.perf_counter()
         batch = scheduler.schedule()
         counts.schedule_s += time.perf_counter() - started
-        step = counts.steps
-        counts.steps += 1
+        step, counts.steps = counts.steps, counts.steps + 1
         sampled, admitted = set(), []
         for request_id, tokens in batch.num_scheduled_tokens.items():
             request = scheduler.requests[request_id]
@@ -236,7 +226,7 @@ class Run:
         started = time.perf_counter()
         results = self.scheduler.update_from_output(batch, output)
         self.counts.update_s += time.perf_counter() - started
-        items = [item for group in results.values() for item in group.outputs]
+        items = (item for group in results.values() for item in group.outputs)
         finished = [item.request_id for item in items if item.finish_reason is not None]
         for name in finished:
             del self.outputs[name]

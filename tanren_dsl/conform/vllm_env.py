@@ -191,7 +191,8 @@ def _run(command: list[str], name: str) -> None:
 
 def tail_of(output: str) -> str:
     """The last lines of a tool's output, indented, without the addresses of package indexes."""
-    lines = [line for line in output.splitlines() if line.strip() and not line.startswith("Looking in ")]
+    noise = ("Looking in ", "WARNING: Location ")
+    lines = [line[:300] for line in output.splitlines() if line.strip() and not line.startswith(noise)]
     hidden = [re.sub(r"\b(?:https?|file)://\S+|\bhost='[^']*'", "<address>", line) for line in lines]
     return "\n".join(f"  {line}" for line in hidden[-_TAIL_LINES:])
 

@@ -6,11 +6,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import oracle
 import pytest
-from workload import conversations
 
 from tanren_dsl.conform.harness import EngineSpec, compare, run_engine
+from tanren_dsl.errors import TanrenError
+from tests.conform import oracle
+from tests.conform.workload import conversations
 
 SPEC = EngineSpec(
     block_size=16,
@@ -49,3 +50,56 @@ def test_oracle_repeats_every_decision_of_the_engine(seed: int, version: str, as
     assert comparison.steps > 500
     assert run.summary["steps"] == simulated.summary["steps"]
     assert run.summary["t_us"] == simulated.summary["t_us"]
+
+
+POLICY = """
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+def CLOCK():
+    return -1
+
+TIMES = []
+
+class Scheduler(AsyncScheduler):
+    def schedule(self, *args, **kwargs):
+        TIMES.append(CLOCK())
+        return super().schedule(*args, **kwargs)
+
+def status():
+    return {"steps": len(TIMES), "last": TIMES[-1], "first": TIMES[0]}
+"""
+
+
+@pytest.mark.parametrize("version", ["0.19.1", "0.32.0"])
+def test_policy_file_runs_in_the_engine_on_the_virtual_clock(version: str, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.py"
+    policy.write_text(POLICY)
+    table = conversations(3, requests=60)
+    spec = replace(SPEC, asynchronous=True, policy_file=policy)
+    run = run_engine(engine_python(version), spec, table)
+
+    assert compare(run.events, oracle.simulate(spec, table, version).events).first is None
+    status = run.summary["policy"]
+    assert status["steps"] == run.summary["steps"]
+    assert status["first"] == table.arrival_us[0]
+    assert status["last"] > table.arrival_us[-1]
+
+
+def test_a_request_that_fails_to_be_scheduled_ends_the_run_with_a_message(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.py"
+    policy.write_text(
+        "from vllm.v1.core.sched.scheduler import Scheduler as Base\n"
+        "class Scheduler(Base):\n"
+        "    def schedule(self, *args, **kwargs):\n"
+        "        self.max_num_running_reqs = self.max_num_active_reqs = 0\n"
+        "        return super().schedule(*args, **kwargs)\n"
+    )
+    spec = replace(SPEC, policy_file=policy)
+    with pytest.raises(TanrenError, match=r"engine: no progress after step \d+: 5 requests left, .* r000000"):
+        run_engine(engine_python("0.32.0"), spec, conversations(3, requests=5))
+
+
+def test_workloads_cover_output_that_finishes_a_preempted_request() -> None:
+    spec = replace(SPEC, asynchronous=True)
+    runs = [oracle.simulate(spec, conversations(seed), "0.32.0") for seed in (0, 1, 2)]
+    assert sum(run.summary["late_finishes"] for run in runs) > 0
