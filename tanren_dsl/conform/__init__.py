@@ -1,1 +1,1 @@
-"""..."""
+"""The real engine, driven in virtual time beside the simulator."""

@@ -1,1 +1,1 @@
-"""..."""
+"""Rewrites that make the normal form, and analyses of it: one a file."""

@@ -1,0 +1,92 @@
+"""`tanren-dsl compile`: policies as one file for an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from tanren_dsl.cli.options import Loaded, json_option, knob_option, load_policies, single
+from tanren_dsl.cli.output import print_json, say, write_whole
+from tanren_dsl.errors import TanrenError, UnsupportedError
+
+TARGETS = ("python", "vllm", "sglang", "lmcache")
+"""Every target by name; the last two are refused."""
+
+
+@click.command("compile")
+@click.argument("policies", nargs=-1, required=True, metavar="POLICY...")
+@click.option("--target", type=click.Choice(TARGETS), required=True, help="For whom the file is.")
+@click.option("-o", "--output", required=True, metavar="FILE", help="Where to write; - for standard output.")
+@knob_option
+@json_option
+def compile_(
+    policies: tuple[str, ...], target: str, output: str, knobs: tuple[tuple[str, float], ...], as_json: bool
+) -> None:
+    """Turn policies into one self-contained file for an engine.
+
+    For vllm, standard output gets the one flag that switches the policy on; dropping the
+    flag switches it off. Knobs become the file's defaults.
+
+    \b
+    Example:
+      tanren-dsl compile my.tpl --target vllm -o tanren_policy.py
+    """
+    if output == "-" and as_json:
+        raise click.UsageError("--json and -o - both want standard output.")
+    loaded = load_policies(policies, knobs)
+    if target == "vllm" and output != "-":
+        _check_module_name(Path(output))
+    text = emitted(loaded, target)
+    if output == "-":
+        click.echo(text, nl=False)
+        return
+    write_whole(Path(output), text)
+    say(f"{output}: {', '.join(one.policy.name for one in loaded)} for {target}")
+    flag = f"--scheduler-cls {Path(output).stem}.Scheduler" if target == "vllm" else None
+    if flag is not None:
+        folder = Path(output).resolve().parent
+        say(f"on:  PYTHONPATH={folder} vllm serve MODEL {flag}")
+        say("off: drop the flag, or set TANREN_DISABLE=1")
+    if as_json:
+        names = [one.policy.name for one in loaded]
+        print_json({"target": target, "file": output, "policies": names, "flag": flag})
+    elif flag is not None:
+        click.echo(flag)
+
+
+def emitted(loaded: Sequence[Loaded], target: str) -> str:
+    """The text of the file.
+
+    Raises:
+        UnsupportedError: the target is not there yet, or cannot express a policy.
+        TanrenError: more policies than one file holds.
+    """
+    if target == "python":
+        from tanren_dsl.backends.python_module import emit_module
+
+        if len(loaded) > 1:
+            raise TanrenError(f"target python takes one policy a file, found {len(loaded)}")
+        return emit_module(loaded[0].policy)
+    if target != "vllm":
+        raise UnsupportedError(f"target {target} is not supported yet", hint="supported: python, vllm")
+    evict, schedule = single(loaded, "evict"), single(loaded, "schedule")
+    if schedule is not None:
+        raise UnsupportedError(
+            f"target vllm does not support schedule policies yet: {schedule.name}",
+            hint="compile the evict policy alone",
+        )
+    assert evict is not None
+    from tanren_dsl.backends.vllm import emit
+
+    return emit(evict)
+
+
+def _check_module_name(path: Path) -> None:
+    """The flag names the file as a Python module."""
+    if path.suffix != ".py" or not path.stem.isidentifier():
+        raise TanrenError(
+            f"vLLM imports the file by its name, and {path.name!r} is no module name",
+            hint="a name such as tanren_policy.py",
+        )

@@ -1,0 +1,223 @@
+"""Options that several commands share, and how their text becomes policies, traces and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tanren_dsl.cli.output import say
+from tanren_dsl.errors import Diagnostic, TanrenError
+from tanren_dsl.source import Source
+
+if TYPE_CHECKING:  # these bring NumPy, which `--help` does not wait for
+    from tanren_dsl.ir import Policy
+    from tanren_dsl.syntax import PolicyText
+    from tanren_dsl.trace.table import RequestTable
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Capacities(click.ParamType):
+    """Sizes in blocks, such as `1000,2000`."""
+
+    name = "blocks"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        """The sizes as numbers, in the order given, each once."""
+        if isinstance(value, list):
+            return value
+        numbers = []
+        for part in str(value).split(","):
+            text = part.strip().replace("_", "")
+            if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
+                self.fail(f"expected sizes in blocks such as 1000,2000, found {value!r}", param, ctx)
+            numbers.append(int(text))
+        return list(dict.fromkeys(numbers))
+
+
+class KnobValue(click.ParamType):
+    """One setting `NAME=VALUE`."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        """The name and the number."""
+        if isinstance(value, tuple):
+            return value
+        name, sign, text = str(value).partition("=")
+        try:
+            return name.strip(), float(text) if sign and name.strip() else float("expected")
+        except ValueError:
+            self.fail(f"expected NAME=NUMBER, found {value!r}", param, ctx)
+
+
+def knob_option(function: _F) -> _F:
+    """`--knob NAME=VALUE`, any number of times."""
+    return click.option(
+        "--knob", "knobs", type=KnobValue(), multiple=True, metavar="NAME=VALUE",
+        help="Set a knob, in seconds where time is meant; may be repeated.",
+    )(function)  # fmt: skip
+
+
+def json_option(function: _F) -> _F:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")(
+        function
+    )
+
+
+def engine_option(function: _F) -> _F:
+    """`--engine NAME`, for replay mode."""
+    return click.option(
+        "--engine", default="vllm-0.19", show_default=True, metavar="ENGINE",
+        help="Engine whose free order and victim rule are copied.",
+    )(function)  # fmt: skip
+
+
+def capacity_option(function: _F) -> _F:
+    """`--capacity A,B`."""
+    return click.option(
+        "--capacity", "capacities", type=Capacities(), required=True, metavar="A,B,...",
+        help="Usable blocks of the cache; several sizes are separated by commas.",
+    )(function)  # fmt: skip
+
+
+def trace_reading_options(function: _F) -> _F:
+    """`--block-tokens` and `--skip-bad`."""
+    block = click.option(
+        "--block-tokens", type=click.IntRange(min=1), help="Tokens of a trace block, if not as detected."
+    )
+    skip = click.option("--skip-bad", is_flag=True, help="Leave bad lines out, counted, instead of refusing.")
+    return block(skip(function))
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A policy with its text as read."""
+
+    source: Source
+    text: PolicyText
+    policy: Policy
+
+
+def load_policies(
+    names: Sequence[str], settings: Sequence[tuple[str, float]] = (), *, warns: bool = True
+) -> list[Loaded]:
+    """Checked policies by path or by the bare name of a packaged example.
+
+    A knob goes to each policy that declares it. Warnings go to standard error.
+
+    Raises:
+        TanrenError: with the findings of all policies.
+    """
+    from tanren_dsl.check import check, warnings
+    from tanren_dsl.cli.output import warn
+    from tanren_dsl.parser import parse
+    from tanren_dsl.syntax import Knob
+
+    found: list[Diagnostic] = []
+    parsed: list[tuple[Source, PolicyText, set[str]]] = []
+    for name in names:
+        try:
+            source = read_policy(name)
+            text = parse(source)
+            parsed.append((source, text, {decl.name for decl in text.decls if isinstance(decl, Knob)}))
+        except TanrenError as error:
+            found.extend(error.diagnostics)
+    declared = set().union(*(knobs for _, _, knobs in parsed))
+    loaded: list[Loaded] = []
+    for source, text, own in parsed:
+        # a name that nobody declares goes to everybody, whose checker refuses it by name
+        mine = {name: value for name, value in settings if name in own or name not in declared}
+        try:
+            loaded.append(Loaded(source, text, check(text, source, mine)))
+        except TanrenError as error:
+            found.extend(error.diagnostics)
+    if found:
+        raise TanrenError.from_diagnostics(list(dict.fromkeys(found)))
+    for one in loaded if warns else ():
+        for finding in warnings(one.text):
+            warn(finding)
+    return loaded
+
+
+def load_policy(name: str, settings: Sequence[tuple[str, float]] = (), *, warns: bool = True) -> Loaded:
+    """One policy, as `load_policies`."""
+    return load_policies([name], settings, warns=warns)[0]
+
+
+def read_policy(name: str) -> Source:
+    """The text of a path, of standard input (`-`), or of a packaged example by its bare name."""
+    from tanren_dsl.parser import read_source
+
+    if name == "-":
+        return read_stdin()
+    if not Path(name).exists() and (example := examples().get(name)) is not None:
+        say(f"{name}: no such file here, taking the packaged example {example.parent.name}/{example.name}")
+        return read_source(example)
+    try:
+        return read_source(name)
+    except TanrenError as error:
+        if Path(name).exists() or error.diagnostics[0].hint is not None:
+            raise
+        known = ", ".join(examples())
+        raise TanrenError(error.diagnostics[0].message, hint=f"packaged examples: {known}") from None
+
+
+def read_stdin() -> Source:
+    """Standard input as a policy's text.
+
+    Raises:
+        TanrenError: it is empty or not UTF-8.
+    """
+    data = click.get_binary_stream("stdin").read()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found = data[error.start]
+        raise TanrenError(f"<stdin> is not UTF-8: byte 0x{found:02x} at offset {error.start}") from None
+    if not text.strip():
+        raise TanrenError("<stdin> is empty")
+    return Source("<stdin>", text)
+
+
+def examples() -> dict[str, Path]:
+    """Packaged policies by bare name."""
+    root = Path(str(files("tanren_dsl.examples")))
+    return {path.stem: path for path in sorted(root.glob("*/*.tpl"))}
+
+
+def load_trace(name: str, block_tokens: int | None = None, skip_bad: bool = False) -> RequestTable:
+    """A trace; what its reader assumed goes to standard error."""
+    from tanren_dsl.trace.read import read_trace
+
+    table = read_trace(name, block_tokens=block_tokens, skip_bad=skip_bad)
+    say(f"{table.name}: {len(table):,} requests, {table.lookups:,} block lookups")
+    for note in table.notes:
+        say(f"  {note}")
+    return table
+
+
+def single(loaded: Sequence[Loaded], kind: str) -> Policy | None:
+    """The only policy of a kind, or None.
+
+    Raises:
+        TanrenError: there are several.
+    """
+    found = [one for one in loaded if one.policy.kind == kind]
+    if len(found) > 1:
+        names = ", ".join(one.source.name for one in found)
+        raise TanrenError(f"expected at most one {kind} policy, found {len(found)}: {names}")
+    return found[0].policy if found else None
+
+
+def knob_texts(policy: Policy) -> Mapping[str, float]:
+    """Values of a policy's knobs as they are written, seconds where time is meant."""
+    return {knob.name: knob.written for knob in policy.knobs}

@@ -1,0 +1,100 @@
+"""How commands print: data to standard output, everything else to standard error; files whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from tanren_dsl.errors import Diagnostic, TanrenError
+
+
+def say(text: str) -> None:
+    """A line of progress or advice on standard error."""
+    click.echo(text, err=True)
+
+
+def warn(finding: Diagnostic) -> None:
+    """A warning on standard error, with its place."""
+    click.echo(finding.render_as("warning"), err=True)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output; numbers that JSON lacks become text such as "nan"."""
+    click.echo(json.dumps(_plain(value), indent=2, allow_nan=False))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on standard output: the first column to the left, the others to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, emoji=False, width=200)
+    console.print(table)
+
+
+def percent(share: float) -> str:
+    """A share as text."""
+    return f"{100 * share:.2f} %"
+
+
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """A number with its noun: `1 block`, `2 blocks`."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def write_whole(path: Path, text: str, *, keep_mode: bool = False) -> None:
+    """Write a file at once or not at all; a link is followed, the mode may be kept.
+
+    Raises:
+        TanrenError: the file cannot be written; an older one is left as it was.
+    """
+    target = Path(os.path.realpath(path))
+    temporary: str | None = None
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        mode = target.stat().st_mode & 0o7777 if keep_mode else 0o666 & ~_umask()
+        os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise TanrenError(f"cannot write {path}: {error.strerror or error}") from None
+    except BaseException:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
