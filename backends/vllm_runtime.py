@@ -40,7 +40,7 @@ from tanren_dsl.kernels.block_rows import (
     row_used,
     row_written,
 )
-from tanren_dsl.kernels.free_ring import new_ring, ring_consider, ring_push_back, ring_push_front, ring_take
+from tanren_dsl.kernels.free_ring import new_ring, ring_consider, ring_push_back, ring_push_front, ring_remove, ring_take
 from tanren_dsl.kernels.jit import jit as _jit
 
 POLICY = ""
@@ -174,7 +174,7 @@ def _queue_class(base: Any) -> Any:
             return victims
 
         def remove(self, block: Any) -> None:
-            self.tanren.pos[block.block_id] = -1
+            self.tanren.guarded(self.tanren.left, block.block_id)
             super().remove(block)
 
         def append(self, block: Any) -> None:
@@ -220,7 +220,7 @@ class Evictor:
         self.tally = np.zeros(TALLY_WIDTH)
         self.keys = np.zeros((count, KEY_COUNT))
         self.scratch = np.zeros(count)
-        self.seen, self.scored, self.lows = (np.zeros(count, np.uint32) for _ in range(3))
+        self.plain, self.scored, self.lows = (np.zeros(count, np.uint32) for _ in range(3))
         self.decision = np.zeros(DECISION_WIDTH + len(KNOBS))
         self.decision[CAPACITY] = float(self.usable * self.block_size)
         self.decision[BLOCK_SIZE] = float(self.block_size)
@@ -352,6 +352,11 @@ class Evictor:
         self.ghosts.clear()
         self.ghost_line = [None] * self.usable
 
+    def left(self, b: int) -> None:
+        """A block leaves the free queue otherwise than as a victim: it is hit."""
+        if self.pos[b] != -1:
+            ring_remove(self.ring, self.pos, self.ends, b)
+
     # -- the decision ------------------------------------------------------------
 
     def choose(self, n: int) -> list[Any] | None:
@@ -371,20 +376,20 @@ class Evictor:
         return victims
 
     def _victims(self, n: int) -> list[Any]:
-        self.ends[2] = self.queue.num_free_blocks
-        if self.ends[2] < n:
-            raise RuntimeError(f"{n} blocks asked for, {self.ends[2]} free")
-        found, rated = ring_consider(
-            self.ring, self.pos, self.ends, n, self.extra, self.unscored, self.seen, self.scored
+        free = self.queue.num_free_blocks
+        if self.ends[2] != free or free < n:
+            raise RuntimeError(f"{n} blocks asked for, {free} free, {self.ends[2]} in the mirror")
+        plains, rated = ring_consider(
+            self.ring, self.pos, self.ends, n, self.extra, self.unscored, self.plain, self.scored
         )
-        if found - rated < n:
+        if plains < n:
             if "children" in READS:
                 _fill_children(self.rows, self.scored, rated, self.block_hash, self.children)
             order(self.decision, self.rows, self.scored, rated, self.keys, self.scratch)
             self.decisions += 1
         out = np.empty(n, np.uint32)
         self.faults += ring_take(
-            self.pos, self.ends, n, self.unscored, self.seen, found, self.scored, rated, self.keys, self.lows, out
+            self.ring, self.pos, self.ends, n, self.plain, plains, self.scored, rated, self.keys, self.lows, self.scratch, out
         )
         victims = [self.blocks[b] for b in out.tolist()]
         if any(block.ref_cnt != 0 or block.next_free_block is None for block in victims):
@@ -513,9 +518,10 @@ class Evictor:
         moving_mean(self.tally.copy(), 0, 0.0, HIT_RATES)
         _rows_used(rows, lists[3][:0], 0.0, 0.0, self.decision[MEAN_GAP], self.tally)
         _fill_children(rows, lists[1], 2, np.zeros(4, np.int32), np.zeros(4, np.int32))
-        found, rated = ring_consider(ring, pos, ends, 1, 4, flags, lists[0], lists[1])
+        plains, rated = ring_consider(ring, pos, ends, 1, 4, flags, lists[0], lists[1])
         order(self.decision, rows, lists[1], rated, keys, scratch)
-        ring_take(pos, ends, 1, flags, lists[0], found, lists[1], rated, keys, lists[2], lists[3])
+        ring_take(ring, pos, ends, 1, lists[0], plains, lists[1], rated, keys, lists[2], scratch, lists[3])
+        ring_remove(ring, pos, ends, int(pos.argmax()))
 
 
 @_jit

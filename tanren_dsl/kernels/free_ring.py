@@ -1,11 +1,12 @@
 """The free queue of an engine as flat arrays, and the choice of victims from it.
 
 The queue is a ring of block ids. A block's position counts up without end; its slot
-is the position masked. Taking a block out of the middle only forgets its position,
-so the slot goes stale and is skipped. Entry `p` is valid when `pos[ring[p & mask]] == p`.
+is the position masked. Taking a block out of the middle empties its slot, which is
+skipped later and closed when there are too many, so that the head is read in order.
 
 Arrays (B block ids in all, ring size a power of two, at least twice B):
-    ring: uint32[size], pos: int64[B] (-1: not in the queue), ends: int64[3] (head, tail, count).
+    ring: uint32[size] (EMPTY: no block), pos: int64[B] (-1: not in the queue),
+    ends: int64[3] (head, tail, count).
 
 Every function here is also copied, as text, into the emitted vLLM file.
 """
@@ -14,10 +15,14 @@ import numpy as np
 
 from tanren_dsl.kernels.jit import inlined
 
+EMPTY = 4294967295
+FEW = 96
+"""Up to so many victims are found by insertion."""
+
 
 @inlined
 def ring_push_back(ring, pos, ends, block):
-    """Append a block. Modifies the queue; makes room by dropping stale slots."""
+    """Append a block. Modifies the queue; makes room by closing empty slots."""
     if ends[1] - ends[0] == ring.shape[0]:
         ring_compact(ring, pos, ends)
     ring[ends[1] & (ring.shape[0] - 1)] = block
@@ -28,7 +33,7 @@ def ring_push_back(ring, pos, ends, block):
 
 @inlined
 def ring_push_front(ring, pos, ends, block):
-    """Prepend a block. Modifies the queue; makes room by dropping stale slots."""
+    """Prepend a block. Modifies the queue; makes room by closing empty slots."""
     if ends[1] - ends[0] == ring.shape[0]:
         ring_compact(ring, pos, ends)
     ends[0] -= 1
@@ -38,8 +43,9 @@ def ring_push_front(ring, pos, ends, block):
 
 
 @inlined
-def ring_remove(pos, ends, block):
+def ring_remove(ring, pos, ends, block):
     """Take a block out, wherever it stands. Modifies the queue."""
+    ring[pos[block] & (ring.shape[0] - 1)] = EMPTY
     pos[block] = -1
     ends[2] -= 1
 
@@ -51,7 +57,7 @@ def ring_compact(ring, pos, ends):
     write = ends[1]
     for read in range(ends[1] - 1, ends[0] - 1, -1):
         block = ring[read & mask]
-        if pos[block] == read:
+        if block != EMPTY:
             write -= 1
             ring[write & mask] = block
             pos[block] = write
@@ -66,7 +72,7 @@ def ring_pop_front(ring, pos, ends, n, out):
     found = 0
     while found < n:
         block = ring[at & mask]
-        if pos[block] == at:
+        if block != EMPTY:
             pos[block] = -1
             out[found] = block
             found += 1
@@ -76,37 +82,41 @@ def ring_pop_front(ring, pos, ends, n, out):
 
 
 @inlined
-def ring_consider(ring, pos, ends, n, extra, unscored, seen, scored):
+def ring_consider(ring, pos, ends, n, extra, unscored, plain, scored):
     """The considered set of an allocation of n blocks: the first n + extra free ones.
 
-    `seen` gets them all in the engine's order, `scored` those that are not marked in
-    `unscored`. Stops early when the first n are all unscored, for then those are taken.
-    Returns (number seen, number scored). May close gaps; the order does not change.
+    Those marked in `unscored` go to `plain`, the others to `scored`, each in the engine's
+    order. Stops early when the first n are all unscored, for then those are taken.
+    Returns (number of plain, number of scored). May close gaps; the order does not change.
     """
     mask = ring.shape[0] - 1
     want = min(n + extra, ends[2])
     at = ends[0]
-    found = 0
+    plains = 0
     rated = 0
-    while found < want:
+    while plains + rated < want:
         block = ring[at & mask]
-        if pos[block] == at:
-            seen[found] = block
-            found += 1
-            if unscored[block] == 0:
-                scored[rated] = block
-                rated += 1
-            if found == n and rated == 0:
-                break
         at += 1
-    if at - ends[0] > 2 * found + 64:
+        if block == EMPTY:
+            continue
+        if unscored[block] == 0:
+            scored[rated] = block
+            rated += 1
+        else:
+            plain[plains] = block
+            plains += 1
+            if plains == n and rated == 0:
+                break
+    if at - ends[0] > 2 * want + 64:
         write = at
-        for i in range(found - 1, -1, -1):
-            write -= 1
-            ring[write & mask] = seen[i]
-            pos[seen[i]] = write
+        for read in range(at - 1, ends[0] - 1, -1):
+            block = ring[read & mask]
+            if block != EMPTY:
+                write -= 1
+                ring[write & mask] = block
+                pos[block] = write
         ends[0] = write
-    return found, rated
+    return plains, rated
 
 
 @inlined
@@ -123,37 +133,77 @@ def keys_less(keys, a, b):
 @inlined
 def keys_finite(keys, n):
     """Whether the first n rows hold no inf and no nan."""
+    odd = 0
     for i in range(n):
         for k in range(keys.shape[1]):
-            if not (-1.7976931348623157e308 <= keys[i, k] <= 1.7976931348623157e308):
-                return False
-    return True
+            if not (abs(keys[i, k]) <= 1.7976931348623157e308):
+                odd += 1
+    return odd == 0
 
 
 @inlined
-def lowest_rows(keys, n, want, heap):
-    """Indices of the `want` lowest of the first n rows, ascending, into `heap`."""
+def lowest_rows(keys, n, want, chosen, firsts):
+    """Indices of the `want` lowest of the first n rows, ascending, into `chosen`.
+
+    `firsts` is room for `want` doubles: a few are kept sorted, beside their first key; many in a heap.
+    """
+    if want <= FEW:
+        lowest_few(keys, n, want, chosen, firsts)
+    else:
+        lowest_many(keys, n, want, chosen)
+
+
+@inlined
+def lowest_few(keys, n, want, chosen, firsts):
+    """`lowest_rows` by insertion."""
     size = 0
+    for i in range(n):
+        key = keys[i, 0]
+        if size < want:
+            at = size
+            size += 1
+        elif key > firsts[want - 1]:
+            continue
+        elif keys_less(keys, i, chosen[want - 1]):
+            at = want - 1
+        else:
+            continue
+        while at > 0:
+            before = firsts[at - 1]
+            if key > before or (key == before and not keys_less(keys, i, chosen[at - 1])):
+                break
+            firsts[at] = before
+            chosen[at] = chosen[at - 1]
+            at -= 1
+        firsts[at] = key
+        chosen[at] = i
+
+
+@inlined
+def lowest_many(keys, n, want, chosen):
+    """`lowest_rows` by a heap, its greatest in front."""
+    size = 0
+    bound = 0.0
     for i in range(n):
         if size < want:
             child = size
             size += 1
             while child > 0:
                 parent = (child - 1) >> 1
-                if not keys_less(keys, heap[parent], i):
+                if not keys_less(keys, chosen[parent], i):
                     break
-                heap[child] = heap[parent]
+                chosen[child] = chosen[parent]
                 child = parent
-            heap[child] = i
-        elif keys[i, 0] > keys[heap[0], 0]:
-            continue
-        elif keys_less(keys, i, heap[0]):
-            heap_sink(keys, heap, size, i)
+            chosen[child] = i
+            bound = keys[chosen[0], 0]
+        elif keys[i, 0] <= bound and keys_less(keys, i, chosen[0]):
+            heap_sink(keys, chosen, size, i)
+            bound = keys[chosen[0], 0]
     while size > 1:
         size -= 1
-        last = heap[size]
-        heap[size] = heap[0]
-        heap_sink(keys, heap, size, last)
+        last = chosen[size]
+        chosen[size] = chosen[0]
+        heap_sink(keys, chosen, size, last)
 
 
 @inlined
@@ -174,36 +224,25 @@ def heap_sink(keys, heap, size, item):
 
 
 @inlined
-def ring_take(pos, ends, n, unscored, seen, found, scored, rated, keys, heap, out):
+def ring_take(ring, pos, ends, n, plain, plains, scored, rated, keys, chosen, firsts, out):
     """Choose n of the considered blocks into `out`, by the keys of `scored`. Modifies the queue.
 
     Unscored ones go first, in the engine's order; then the lowest (keys, engine's order).
     Any non-finite key: the engine's own order for the whole decision. Returns 1 for such a fault.
     """
-    plain = found - rated
-    fault = 0
-    if plain < n and not keys_finite(keys, rated):
-        fault = 1
-        for i in range(n):
-            out[i] = seen[i]
-    else:
-        filled = 0
-        if plain > 0:
-            for i in range(found):
-                if unscored[seen[i]] != 0:
-                    out[filled] = seen[i]
-                    filled += 1
-                    if filled == n:
-                        break
-        if filled < n:
-            want = n - filled
-            lowest_rows(keys, rated, want, heap)
-            for i in range(want):
-                out[filled + i] = scored[heap[i]]
+    if plains < n and not keys_finite(keys, rated):
+        ring_pop_front(ring, pos, ends, n, out)
+        return 1
+    filled = min(plains, n)
+    for i in range(filled):
+        out[i] = plain[i]
+    if filled < n:
+        lowest_rows(keys, rated, n - filled, chosen, firsts)
+        for i in range(n - filled):
+            out[filled + i] = scored[chosen[i]]
     for i in range(n):
-        pos[out[i]] = -1
-    ends[2] -= n
-    return fault
+        ring_remove(ring, pos, ends, out[i])
+    return 0
 
 
 def new_ring(blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tanren_dsl.kernels.free_ring import EMPTY
 from tanren_dsl.sim.pool import BAD, HEAP_SIZE, Pool
 
 
@@ -17,8 +18,9 @@ def check_pool(pool: Pool, *, first_block: int, with_heap: bool) -> None:
     assert 0 <= tail - head <= size, "the ring overran itself"
     positions = np.arange(head, tail)
     blocks = pool.ring[positions & (size - 1)]
-    valid = pool.pos[blocks] == positions
+    valid = blocks != EMPTY
     queued = blocks[valid]
+    assert (pool.pos[queued] == positions[valid]).all(), "a block does not know its place"
     assert len(queued) == count, "the queue's count is wrong"
     assert len(np.unique(queued)) == count, "a block is queued twice"
     assert set(np.flatnonzero(pool.pos != -1)) == set(queued.tolist()), "a block thinks it is queued"

@@ -14,6 +14,7 @@ import numpy as np
 from tanren_dsl.kernels.block_rows import CHILDREN, DEPTH, GHOST_USES, USES, row_released, row_used, row_written
 from tanren_dsl.kernels.call import call_scorer
 from tanren_dsl.kernels.free_ring import (
+    EMPTY,
     keys_finite,
     new_ring,
     ring_consider,
@@ -65,7 +66,7 @@ class Pool(NamedTuple):
     rows: _Array
     decision: _Array
     tally: _Array
-    seen: _Array
+    plain: _Array
     scored: _Array
     keys: _Array
     lows: _Array
@@ -95,7 +96,7 @@ def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with
         rows=np.zeros((blocks, ROW_WIDTH), np.float64),
         decision=decision,
         tally=np.zeros(6, np.float64),
-        seen=np.zeros(blocks, np.uint32),
+        plain=np.zeros(blocks, np.uint32),
         scored=np.zeros(blocks, np.uint32),
         keys=np.zeros((blocks, key_count), np.float64),
         lows=np.zeros(blocks, np.uint32),
@@ -148,14 +149,14 @@ def pool_take(pool, rule, n, out):
     if rule.mode == HEAP:
         _take_from_heap(pool, n, out)
         return
-    found, rated = ring_consider(
-        pool.ring, pool.pos, pool.ends, n, rule.extra, pool.unscored, pool.seen, pool.scored
+    plains, rated = ring_consider(
+        pool.ring, pool.pos, pool.ends, n, rule.extra, pool.unscored, pool.plain, pool.scored
     )
-    if found - rated < n:
+    if plains < n:
         score(pool, rule, pool.scored, rated)
         pool.counts[DECISIONS] += 1
     pool.counts[FAULTS] += ring_take(
-        pool.pos, pool.ends, n, pool.unscored, pool.seen, found, pool.scored, rated, pool.keys, pool.lows, out
+        pool.ring, pool.pos, pool.ends, n, pool.plain, plains, pool.scored, rated, pool.keys, pool.lows, pool.scratch, out
     )
 
 
@@ -165,12 +166,12 @@ def _take_from_heap(pool, n, out):
     mask = pool.ring.shape[0] - 1
     while filled < n:  # unscored blocks stand in front of the queue
         block = pool.ring[pool.ends[0] & mask]
-        if pool.pos[block] == pool.ends[0]:
+        if block != EMPTY:
             if pool.unscored[block] == 0:
                 break
             out[filled] = block
             filled += 1
-            ring_remove(pool.pos, pool.ends, block)
+            ring_remove(pool.ring, pool.pos, pool.ends, block)
         pool.ends[0] += 1
     if filled == n:
         return
@@ -179,7 +180,7 @@ def _take_from_heap(pool, n, out):
         pool.counts[FAULTS] += 1
         while filled < n:
             block = pool.ring[pool.ends[0] & mask]
-            if pool.pos[block] == pool.ends[0]:
+            if block != EMPTY:
                 out[filled] = block
                 filled += 1
                 _leave(pool, block)
@@ -193,13 +194,13 @@ def _take_from_heap(pool, n, out):
         if block >= 0:
             out[filled] = block
             filled += 1
-            ring_remove(pool.pos, pool.ends, block)
+            ring_remove(pool.ring, pool.pos, pool.ends, block)
     pool.counts[HEAP_SIZE] = size
 
 
 @inlined
 def _leave(pool, block):
-    ring_remove(pool.pos, pool.ends, block)
+    ring_remove(pool.ring, pool.pos, pool.ends, block)
     if pool.bad[block] != 0:
         pool.bad[block] = 0
         pool.counts[BAD] -= 1
@@ -254,8 +255,8 @@ def pool_release(pool, rule, block, now, to_front, unhashed_unscored):
     if rule.mode == HEAP and pool.unscored[block] == 0:
         pool.counts[STAMP] += 1
         pool.stamp[block] = pool.counts[STAMP]
-        pool.seen[0] = block
-        score(pool, rule, pool.seen, 1)
+        pool.scored[0] = block
+        score(pool, rule, pool.scored, 1)
         if keys_finite(pool.keys, 1):
             pool.counts[HEAP_SIZE] = heap_push(
                 pool.entry_keys,
