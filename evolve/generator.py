@@ -1,0 +1,108 @@
+"""Random trees of the typed set, within a height, from a random state that is passed in.
+
+Unlike DEAP's generator it knows how high a type must at least reach: a type that has only
+terminals, or none, is no error.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+
+from deap import gp
+from tanren_dsl.evolve.primitives import Key, Node, Order, Primitives, Slot, Truth
+
+_STOP = 0.35
+"""Chance to end with a terminal before the height is used up."""
+_CONSTANT = 0.2
+"""Share of constants among plain terminals."""
+
+
+class Tree(gp.PrimitiveTree):  # type: ignore[misc]
+    """A policy as a list of nodes in prefix order."""
+
+    fitness: Any = None
+
+
+class Generator:
+    """Makes subtrees of any type of a set."""
+
+    def __init__(self, primitives: Primitives) -> None:
+        self.primitives = primitives
+        pset = primitives.pset
+        self.slots: list[Slot] = list(dict.fromkeys([*pset.primitives, *pset.terminals, primitives.plain]))
+        self.least: dict[Slot, float] = self._least_heights()
+
+    def tree(self, rng: Random, height: int) -> Tree:
+        """A whole policy of at most this height (at least 1)."""
+        return Tree(self.subtree(rng, Order, max(1, height)))
+
+    def subtree(self, rng: Random, slot: Slot, height: int) -> list[Node]:
+        """Nodes in prefix order that fit a slot, no higher than `height` where the type allows it."""
+        if slot is Key:
+            slot = self._kind_of_key(rng)
+        may_stop = bool(self._terminals(slot))
+        stop = 0.02 if slot is Truth else _STOP
+        fitting = [node for node in self._branches(slot) if self._need(node) <= height]
+        if may_stop and (not fitting or rng.random() < stop):
+            return [self.terminal(rng, slot)]
+        if not fitting:
+            least = min(self._need(node) for node in self._branches(slot))
+            fitting = [node for node in self._branches(slot) if self._need(node) == least]
+        node = self._pick(rng, fitting)
+        nodes = [node]
+        for argument in node.args:
+            nodes.extend(self.subtree(rng, argument, height - 1))
+        return nodes
+
+    def terminal(self, rng: Random, slot: Slot) -> Node:
+        """A signal, knob, aggregate or constant that fits a slot which has one."""
+        if issubclass(self.primitives.plain, slot) and slot is not Key and rng.random() < _CONSTANT:
+            return self.constant(rng)
+        return self._pick(rng, self._terminals(slot))
+
+    def constant(self, rng: Random) -> Node:
+        """A plain literal: a small whole number, or one between 0.01 and 100."""
+        if rng.random() < 0.3:
+            return self.primitives.constant(float(rng.randrange(5)))
+        return self.primitives.constant(rounded(10.0 ** rng.uniform(-2.0, 2.0)))
+
+    def _kind_of_key(self, rng: Random) -> Slot:
+        kinds = [slot for slot in self.slots if issubclass(slot, Key) and slot is not Key]
+        weights = [4.0 if slot is self.primitives.plain else 1.0 for slot in kinds]
+        return rng.choices(kinds, weights)[0]
+
+    def _pick(self, rng: Random, nodes: list[Node]) -> Node:
+        return rng.choices(nodes, [self.primitives.weight[node.name] for node in nodes])[0]
+
+    def _branches(self, slot: Slot) -> list[Node]:
+        return list(self.primitives.pset.primitives.get(slot, ()))
+
+    def _terminals(self, slot: Slot) -> list[Node]:
+        return list(self.primitives.pset.terminals.get(slot, ()))
+
+    def _need(self, node: Node) -> float:
+        return 1 + max(self.least.get(argument, math.inf) for argument in node.args)
+
+    def _least_heights(self) -> dict[Slot, float]:
+        least = {slot: 0.0 if self._terminals(slot) else math.inf for slot in self.slots}
+        least[self.primitives.plain] = 0.0
+        self.least = least
+        changed = True
+        while changed:
+            changed = False
+            for slot in self.slots:
+                for node in self._branches(slot):
+                    if self._need(node) < least[slot]:
+                        least[slot], changed = self._need(node), True
+        return least
+
+
+def rounded(value: float) -> float:
+    """Three significant digits, so that texts stay readable.
+
+    >>> rounded(0.0123456), rounded(98765.0)
+    (0.0123, 98800.0)
+    """
+    return float(f"{value:.3g}")

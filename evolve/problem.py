@@ -1,0 +1,311 @@
+"""The problem file: what is searched, on which requests, at which cache sizes, with what budget.
+
+A TOML file becomes one frozen value. Every error names the key; an unknown key is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tanren_dsl.evolve.operators import Limits, Rates
+from tanren_dsl.evolve.windows import Capacities, Cut
+
+from tanren_dsl.check import check
+from tanren_dsl.errors import TanrenError
+from tanren_dsl.printer import print_policy
+from tanren_dsl.sim.profiles import PROFILES
+from tanren_dsl.source import Source
+from tanren_dsl.syntax import Knob, Name, OrderBy, PolicyText
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Search:
+    """Budget and selection.
+
+    Attributes:
+        population: individuals made in each generation.
+        survivors: best distinct ones, old or new, that may be parents of the next.
+        generations: rounds, the first (classics and random trees) included.
+        tournament: individuals compared to choose a parent.
+        finalists: best on training that are judged on validation.
+        seeds: whether the classics open the first generation.
+        complexity: price of one unit of complexity, in points of hit rate.
+    """
+
+    population: int = 48
+    survivors: int = 24
+    generations: int = 12
+    tournament: int = 3
+    finalists: int = 8
+    seeds: bool = True
+    complexity: float = 0.01
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A whole problem file.
+
+    Attributes:
+        source: the file's name, for messages.
+        trace: path or name of an embedded trace.
+        candidates: considered sets to choose from, in percent (None: all).
+    """
+
+    source: str
+    name: str
+    trace: str
+    engine: str
+    block_tokens: int | None
+    train: tuple[Cut, ...]
+    validation: tuple[Cut, ...]
+    capacities: Capacities
+    candidates: tuple[float | None, ...]
+    knobs: tuple[Knob, ...]
+    search: Search
+    limits: Limits
+    rates: Rates
+
+
+def load_problem(path: str | Path) -> Problem:
+    """Read a problem file; a relative trace is looked for beside it, then in the current folder.
+
+    Raises:
+        TanrenError: names the file, the key, what was expected and what was found.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TanrenError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    return parse_problem(text, str(path), path.parent, path.stem)
+
+
+def parse_problem(text: str, source: str, folder: Path = Path(), stem: str = "problem") -> Problem:
+    """The problem of a text; `folder` is where relative traces are looked for first."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TanrenError(f"{source}: not TOML: {error}") from None
+    top = _Reader(source, "", data)
+    engine = top.text("engine", "vllm-0.19")
+    if engine not in PROFILES:
+        raise top.error("engine", f"one of {', '.join(PROFILES)}", engine)
+    trace = top.text("trace")
+    windows, capacities = top.table("windows", required=True), top.table("capacities", required=True)
+    sizes = Capacities(
+        tuple(capacities.each("blocks", lambda r, k: r.whole(k, least=1))),
+        tuple(capacities.each("fractions", lambda r, k: r.number(k, low=0.0, high=1.0, above=True))),
+    )
+    if not sizes.blocks and not sizes.fractions:
+        raise TanrenError(f"{source}: capacities: expected `blocks` or `fractions`, found neither")
+    problem = Problem(
+        source=source,
+        name=top.text("name", stem),
+        trace=_located(trace, folder),
+        engine=engine,
+        block_tokens=top.whole("block_tokens", 0, least=1) or None if "block_tokens" in data else None,
+        train=_cuts(windows, "train"),
+        validation=_cuts(windows, "validation"),
+        capacities=sizes,
+        candidates=_candidates(top),
+        knobs=_knobs(top),
+        search=_search(top.table("search")),
+        limits=_limits(top.table("limits")),
+        rates=_rates(top.table("rates")),
+    )
+    for reader in (windows, capacities, top):
+        reader.finish()
+    return problem
+
+
+def _located(trace: str, folder: Path) -> str:
+    beside = folder / trace
+    return str(beside) if not Path(trace).is_absolute() and beside.is_file() else trace
+
+
+def _cuts(windows: _Reader, role: str) -> tuple[Cut, ...]:
+    cuts = tuple(windows.each(role, _cut))
+    if not cuts:
+        raise windows.error(role, "at least one [start, stop]", windows.data.get(role, "nothing"))
+    return cuts
+
+
+def _cut(reader: _Reader, key: str) -> Cut:
+    value = reader.take(key)
+    wanted = "[start, stop], two request numbers or two shares such as [0.0, 0.5]"
+    if not isinstance(value, list) or len(value) != 2 or any(isinstance(end, bool) for end in value):
+        raise reader.error(key, wanted, value)
+    start, stop = value
+    if isinstance(start, int) and isinstance(stop, int):
+        good = 0 <= start < stop
+    else:
+        good = isinstance(start, float) and isinstance(stop, float) and 0.0 <= start < stop <= 1.0
+    if not good:
+        raise reader.error(key, wanted, value)
+    return Cut(start, stop)
+
+
+def _candidates(top: _Reader) -> tuple[float | None, ...]:
+    def one(reader: _Reader, key: str) -> float | None:
+        if reader.data[key] == "all":
+            reader.take(key)
+            return None
+        return reader.number(key, low=0.0, high=100.0, above=True, words='"all" or a percentage')
+
+    found = tuple(top.each("candidates", one)) if "candidates" in top.data else (10.0, None)
+    if not found:
+        raise top.error("candidates", 'at least one of "all" or a percentage', [])
+    return tuple(dict.fromkeys(found))
+
+
+def _knobs(top: _Reader) -> tuple[Knob, ...]:
+    found = []
+    knobs = top.table("knobs")
+    for name in list(knobs.data):
+        row = knobs.table(name)
+        knob = Knob(name, row.text("unit"), row.number("value"))
+        row.finish()
+        probe = PolicyText("p", "evict", None, (knob, OrderBy((Name("last_use"),))))
+        try:
+            check(probe, Source(top.source, print_policy(probe)))
+        except TanrenError as error:
+            first = error.diagnostics[0]
+            raise TanrenError(f"{top.source}: {row.path}: {first.message}", hint=first.hint) from None
+        found.append(knob)
+    return tuple(found)
+
+
+def _search(reader: _Reader) -> Search:
+    known = Search()
+    search = Search(
+        population=reader.whole("population", known.population, least=2),
+        survivors=reader.whole("survivors", known.survivors, least=1),
+        generations=reader.whole("generations", known.generations, least=1),
+        tournament=reader.whole("tournament", known.tournament, least=1),
+        finalists=reader.whole("finalists", known.finalists, least=1),
+        seeds=reader.truth("seeds", known.seeds),
+        complexity=reader.number("complexity", known.complexity, low=0.0),
+    )
+    reader.finish()
+    return search
+
+
+def _limits(reader: _Reader) -> Limits:
+    limits = Limits(reader.whole("nodes", 40, least=3, most=400), reader.whole("height", 8, least=1, most=20))
+    reader.finish()
+    return limits
+
+
+def _rates(reader: _Reader) -> Rates:
+    known = {"crossover": 0.35, "subtree": 0.25, "point": 0.1, "constant": 0.1, "shrink": 0.05, "keys": 0.1}
+    known["random"] = 0.05
+    rates = Rates(**{f.name: reader.number(f.name, known[f.name], low=0.0) for f in fields(Rates)})
+    reader.finish()
+    if not any(getattr(rates, f.name) for f in fields(Rates)):
+        raise TanrenError(f"{reader.source}: rates: expected one above 0, found only zeros")
+    return rates
+
+
+class _Reader:
+    """One table of the file; remembers which keys were asked for."""
+
+    def __init__(self, source: str, path: str, data: dict[str, Any]) -> None:
+        self.source, self.path, self.data = source, path, data
+        self._asked: set[str] = set()
+
+    def error(self, key: str, expected: str, found: object) -> TanrenError:
+        """A wrong value, with its key path."""
+        return TanrenError(f"{self.source}: {self._at(key)}: expected {expected}, found {found!r}")
+
+    def take(self, key: str) -> Any:
+        """A value as it is."""
+        self._asked.add(key)
+        return self.data.get(key)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text that is not empty."""
+        value = self._value(key, default, "a text")
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(key, "a text", value)
+        return value
+
+    def truth(self, key: str, default: bool) -> bool:
+        """`true` or `false`."""
+        value = self._value(key, default, "true or false")
+        if not isinstance(value, bool):
+            raise self.error(key, "true or false", value)
+        return value
+
+    def whole(self, key: str, default: int | None = None, *, least: int = 0, most: int = 10_000_000) -> int:
+        """A whole number in a range."""
+        words = f"a whole number from {least:,} to {most:,}"
+        value = self._value(key, default, words)
+        if value is default and default is not None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.error(key, words, value)
+        return value
+
+    def number(
+        self, key: str, default: float | None = None, *, low: float = -math.inf, high: float = math.inf,
+        above: bool = False, words: str = "a number",
+    ) -> float:  # fmt: skip
+        """A finite number in a range; `above` leaves the lower end out."""
+        if low > -math.inf:
+            words += f" above {low:g}" if above else f" of at least {low:g}"
+        if high < math.inf:
+            words += f" and at most {high:g}"
+        value = self._value(key, default, words)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise self.error(key, words, value)
+        if not low <= value <= high or (above and value == low):
+            raise self.error(key, words, value)
+        return float(value)
+
+    def each(self, key: str, read: Any) -> Iterator[Any]:
+        """Every element of a list, read by `read(reader, index)`; none where the key is missing."""
+        values = self.take(key)
+        if values is None:
+            return
+        if not isinstance(values, list):
+            raise self.error(key, "a list", values)
+        inner = _Reader(self.source, self._at(key), {f"[{i}]": value for i, value in enumerate(values)})
+        for index in inner.data:
+            yield read(inner, index)
+
+    def table(self, key: str, *, required: bool = False) -> _Reader:
+        """A sub-table, empty where it is missing."""
+        value = self._value(key, None if required else {}, "a table")
+        if not isinstance(value, dict):
+            raise self.error(key, "a table", value)
+        return _Reader(self.source, self._at(key), value)
+
+    def finish(self) -> None:
+        """Refuse what nobody asked for."""
+        for key in self.data:
+            if key not in self._asked:
+                close = get_close_matches(key, sorted(self._asked), n=1)
+                known = ", ".join(sorted(self._asked))
+                hint = f"did you mean `{close[0]}`?" if close else f"known here: {known}"
+                raise TanrenError(f"{self.source}: {self._at(key)}: unknown key", hint=hint)
+
+    def _value(self, key: str, default: _T, words: str) -> Any | _T:
+        self._asked.add(key)
+        if key in self.data:
+            return self.data[key]
+        if default is None:
+            raise TanrenError(f"{self.source}: {self._at(key)}: expected {words}, found nothing")
+        return default
+
+    def _at(self, key: str) -> str:
+        if key.startswith("[") or not self.path:
+            return f"{self.path}{key}"
+        return f"{self.path}.{key}"
