@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,7 @@ def _read(name: str, policy: Policy, ordering: Ordering) -> tuple[dict[str, floa
 
 def _json(name: str) -> Any:
     try:
-        data = click.get_binary_stream("stdin").read() if name == "-" else Path(name).read_bytes()
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         return json.loads(data.decode("utf-8-sig"))
     except OSError as error:
         raise TanrenError(f"cannot read {name}: {error.strerror or error}") from None

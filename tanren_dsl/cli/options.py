@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -22,46 +23,36 @@ if TYPE_CHECKING:  # these bring NumPy, which `--help` does not wait for
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class Capacities(click.ParamType):
-    """Sizes in blocks, such as `1000,2000`."""
-
-    name = "blocks"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        """The sizes as numbers, in the order given, each once."""
-        if isinstance(value, list):
-            return value
-        numbers = []
-        for part in str(value).split(","):
-            text = part.strip().replace("_", "")
-            if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
-                self.fail(f"expected sizes in blocks such as 1000,2000, found {value!r}", param, ctx)
-            numbers.append(int(text))
-        return list(dict.fromkeys(numbers))
+def _capacities(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
+    numbers = []
+    for part in value.split(","):
+        text = part.strip().replace("_", "")
+        if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
+            raise click.BadParameter(f"expected blocks such as 1000,2000, found {value!r}", ctx, param)
+        numbers.append(int(text))
+    return list(dict.fromkeys(numbers))
 
 
-class KnobValue(click.ParamType):
-    """One setting `NAME=VALUE`."""
-
-    name = "NAME=VALUE"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, float]:
-        """The name and the number."""
-        if isinstance(value, tuple):
-            return value
-        name, sign, text = str(value).partition("=")
+def _settings(
+    ctx: click.Context, param: click.Parameter, values: Sequence[str]
+) -> tuple[tuple[str, float], ...]:
+    found = []
+    for value in values:
+        name, _, text = value.partition("=")
         try:
-            return name.strip(), float(text) if sign and name.strip() else float("expected")
+            number = float(text)
         except ValueError:
-            self.fail(f"expected NAME=NUMBER, found {value!r}", param, ctx)
+            name = ""
+        if not name.strip():
+            raise click.BadParameter(f"expected NAME=NUMBER, found {value!r}", ctx, param)
+        found.append((name.strip(), number))
+    return tuple(found)
 
 
 def knob_option(function: _F) -> _F:
     """`--knob NAME=VALUE`, any number of times."""
     return click.option(
-        "--knob", "knobs", type=KnobValue(), multiple=True, metavar="NAME=VALUE",
+        "--knob", "knobs", callback=_settings, multiple=True, metavar="NAME=VALUE",
         help="Set a knob, in seconds where time is meant; may be repeated.",
     )(function)  # fmt: skip
 
@@ -84,7 +75,7 @@ def engine_option(function: _F) -> _F:
 def capacity_option(function: _F) -> _F:
     """`--capacity A,B`."""
     return click.option(
-        "--capacity", "capacities", type=Capacities(), required=True, metavar="A,B,...",
+        "--capacity", "capacities", callback=_capacities, required=True, metavar="A,B,...",
         help="Usable blocks of the cache; several sizes are separated by commas.",
     )(function)  # fmt: skip
 
@@ -177,7 +168,7 @@ def read_stdin() -> Source:
     Raises:
         TanrenError: it is empty or not UTF-8.
     """
-    data = click.get_binary_stream("stdin").read()
+    data = sys.stdin.buffer.read()
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
