@@ -24,6 +24,7 @@ from tanren_dsl.kernels.block_rows import (
     HIT_RATE,
     HIT_RATES,
     KV_FREE,
+    LAST_USE,
     MAX_RUNNING,
     MEAN_GAP,
     NOW,
@@ -36,6 +37,7 @@ from tanren_dsl.kernels.block_rows import (
     USES,
     WAITING,
     moving_mean,
+    new_rows,
     row_released,
     row_used,
     row_written,
@@ -216,7 +218,7 @@ class Evictor:
 
         self.ring, self.pos, self.ends = new_ring(count)
         self.unscored = np.ones(count, np.uint8)
-        self.rows = np.zeros((count, ROW_WIDTH))
+        self.rows = new_rows(count)
         self.tally = np.zeros(TALLY_WIDTH)
         self.keys = np.zeros((count, KEY_COUNT))
         self.scratch = np.zeros(count)
@@ -500,14 +502,14 @@ class Evictor:
         self.hash_key[b] = None
 
     def _left_unhashed(self, b: int) -> None:
-        last_use = self.rows[b, 0]
+        last_use = self.rows[b, LAST_USE]
         row_released(self.rows, b, last_use, 0)
         self.unscored[b] = 1 if self.unhashed_unscored else 0
 
     def _warm_up(self) -> None:
         """Compile everything now; nothing compiles on the request path."""
         ring, pos, ends = new_ring(4)
-        rows, keys, scratch = np.zeros((4, ROW_WIDTH)), np.zeros((4, KEY_COUNT)), np.zeros(4)
+        rows, keys, scratch = new_rows(4), np.zeros((4, KEY_COUNT)), np.zeros(4)
         lists = [np.zeros(4, np.uint32) for _ in range(4)]
         flags = np.zeros(4, np.uint8)
         ring_push_back(ring, pos, ends, 2)

@@ -222,13 +222,23 @@ STORED: dict[Kind, tuple[str, ...]] = {
     "evict": tuple(row.name for row in BLOCK_SIGNALS if row.since is None),
     "schedule": tuple(row.name for row in REQUEST_SIGNALS if row.since is None),
 }
-"""Per-object signals that are stored, in column order; `age`-like ones are computed from them."""
+"""Per-object signals that are stored; `age`-like ones are computed from them."""
 
 DECISION_ORDER: tuple[str, ...] = tuple(row.name for row in DECISION_SIGNALS if row.kind == "evict")
 """Per-decision signals in the order of the decision vector; knobs follow behind them."""
 
+USED_AT, MARK = "(used at)", "(mark)"
+"""Helper columns of a block row, not signals: its last use, and its last counted spaced use."""
+
+_FIRST = ("last_use", "uses", "depth", "chain", "gap", "spaced_uses", USED_AT, MARK)
+_COLUMNS: dict[Kind, tuple[str, ...]] = {
+    "evict": _FIRST + tuple(name for name in STORED["evict"] if name not in _FIRST),
+    "schedule": STORED["schedule"],
+}
+"""Columns of an object row. What a hit touches and policies read most fills the first 64 bytes."""
+
 ROW_WIDTH = 16
-"""Doubles in one row of an object table (stored signals first, the rest is padding)."""
+"""Doubles in one row of an object table; those behind the columns are padding."""
 
 
 def signals_of(kind: Kind) -> dict[str, Signal]:
@@ -237,8 +247,8 @@ def signals_of(kind: Kind) -> dict[str, Signal]:
 
 
 def column_of(kind: Kind, name: str) -> int:
-    """Index of a stored per-object signal in an object row."""
-    return STORED[kind].index(name)
+    """Index of a stored per-object signal, or of a helper column, in an object row."""
+    return _COLUMNS[kind].index(name)
 
 
 def decision_index(name: str) -> int:

@@ -1,15 +1,18 @@
 """How the per-block signals are kept: one row of doubles a block, updated at each event.
 
-Columns 0.. are `signals.STORED["evict"]` in that order; behind them stand two columns
-of our own: when the block was last used, and the mark of the last spaced use.
+Columns are found by `signals.column_of`; two of them are helpers of our own: when the
+block was last used, and the mark of the last spaced use.
 The decision vector is `signals.DECISION_ORDER`. `tally` holds the moving means:
 [mean gap, hits, hit rate, admissions, service rate, steps with time].
 
 Every function here is also copied, as text, into the emitted vLLM file.
 """
 
+import numpy as np
+
 from tanren_dsl.kernels.jit import inlined
-from tanren_dsl.signals import GAP_WINDOW, HIT_RATE_WINDOW, RATE_WINDOW, column_of, decision_index
+from tanren_dsl import signals
+from tanren_dsl.signals import GAP_WINDOW, HIT_RATE_WINDOW, RATE_WINDOW, ROW_WIDTH, column_of, decision_index
 
 LAST_USE = column_of("evict", "last_use")
 CREATED = column_of("evict", "created")
@@ -21,8 +24,8 @@ SPACED_USES = column_of("evict", "spaced_uses")
 GHOST_USES = column_of("evict", "ghost_uses")
 CHILDREN = column_of("evict", "children")
 GENERATED = column_of("evict", "generated")
-USED_AT = 11
-MARK = 12
+USED_AT = column_of("evict", signals.USED_AT)
+MARK = column_of("evict", signals.MARK)
 
 NOW = decision_index("now")
 WAITING = decision_index("waiting")
@@ -95,3 +98,11 @@ def row_released(rows, block, now, hashed):
             row[c] = 0.0
         row[CREATED] = now
     row[LAST_USE] = now
+
+
+def new_rows(blocks: int) -> np.ndarray:
+    """Rows of zeros, each on cache lines of its own: float64[blocks, ROW_WIDTH]."""
+    room = np.zeros(blocks * ROW_WIDTH + 8)
+    room.fill(0.0)  # touch the pages now
+    start = -(room.ctypes.data // 8) % 8
+    return room[start : start + blocks * ROW_WIDTH].reshape(blocks, ROW_WIDTH)

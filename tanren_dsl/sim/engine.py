@@ -33,7 +33,7 @@ from tanren_dsl.sim.engine_kernel import (
     run,
 )
 from tanren_dsl.sim.integrity import check_pool
-from tanren_dsl.sim.pool import DECISIONS, EVICTIONS, FAULTS, new_pool, pool_fill
+from tanren_dsl.sim.pool import DECISIONS, EVICTIONS, FAULTS, WHERE, new_pool, pool_fill
 from tanren_dsl.sim.profiles import profile_of
 from tanren_dsl.sim.rule import Victims, as_array
 from tanren_dsl.trace.blocks import EngineBlocks
@@ -141,7 +141,7 @@ class EngineRun:
         free = pool.pos != -1
         assert (free[1:] == (refs[1:] == 0)).all(), "a block is neither free nor held, or both"
         carried = pool.block_hash[pool.block_hash >= 0]
-        assert (np.flatnonzero(engine.first_of >= 0) == np.unique(carried)).all(), "the hash map is wrong"
+        assert (np.flatnonzero(pool.hashes[:, WHERE] >= 0) == np.unique(carried)).all(), "the hash map is wrong"
 
     def result(self) -> EngineResult:
         """Totals so far."""

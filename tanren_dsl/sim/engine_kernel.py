@@ -26,7 +26,7 @@ from tanren_dsl.kernels.block_rows import (
     moving_mean,
 )
 from tanren_dsl.kernels.jit import inlined, jit
-from tanren_dsl.sim.pool import pool_evict, pool_release, pool_take, pool_use, pool_write
+from tanren_dsl.sim.pool import WHERE, pool_evict, pool_release, pool_take, pool_use, pool_write
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -73,7 +73,6 @@ class Engine(NamedTuple):
     hashes: _Array
     parent: _Array
     refs: _Array
-    first_of: _Array
     last_of: _Array
     after: _Array
     before: _Array
@@ -114,7 +113,6 @@ def new_engine(
         hashes=hashes,
         parent=parent,
         refs=np.zeros(ids, np.int32),
-        first_of=np.full(len(parent) + 1, -1, np.int32),
         last_of=np.full(len(parent) + 1, -1, np.int32),
         after=np.full(ids, -1, np.int32),
         before=np.full(ids, -1, np.int32),
@@ -142,7 +140,7 @@ def note(engine, kind, step, a, b):
 
 
 @inlined
-def link_hash(engine, block, held):
+def link_hash(engine, pool, block, held):
     """The block becomes the newest of those that carry a hash."""
     last = engine.last_of[held]
     engine.before[block] = last
@@ -150,18 +148,18 @@ def link_hash(engine, block, held):
     if last >= 0:
         engine.after[last] = block
     else:
-        engine.first_of[held] = block
+        pool.hashes[held, WHERE] = block
     engine.last_of[held] = block
 
 
 @inlined
-def unlink_hash(engine, block, held):
+def unlink_hash(engine, pool, block, held):
     """The block no longer carries the hash."""
     before, after = engine.before[block], engine.after[block]
     if before >= 0:
         engine.after[before] = after
     else:
-        engine.first_of[held] = after
+        pool.hashes[held, WHERE] = after
     if after >= 0:
         engine.before[after] = before
     else:
@@ -169,12 +167,12 @@ def unlink_hash(engine, block, held):
 
 
 @inlined
-def count_hits(engine, limits, r):
+def count_hits(engine, pool, limits, r):
     """Leading blocks of the request that are cached; the last token is never looked up."""
     most = (engine.known[r] - 1) // limits.block_size
     start = engine.hash_at[r]
     n = 0
-    while n < most and engine.first_of[engine.hashes[start + n]] >= 0:
+    while n < most and pool.hashes[engine.hashes[start + n], WHERE] >= 0:
         n += 1
     return n
 
@@ -187,7 +185,7 @@ def count_need(engine, pool, limits, r, tokens, hits):
     resting = 0
     start = engine.hash_at[r]
     for i in range(hits):
-        if engine.refs[engine.first_of[engine.hashes[start + i]]] == 0:
+        if engine.refs[pool.hashes[engine.hashes[start + i], WHERE]] == 0:
             resting += 1
     return need if need + resting <= pool.ends[2] else -1
 
@@ -212,7 +210,7 @@ def cache_upto(engine, pool, limits, r, tokens):
             generated,
             limits.usable,
         )
-        link_hash(engine, block, held)
+        link_hash(engine, pool, block, held)
         engine.cached[r] = i + 1
 
 
@@ -225,8 +223,8 @@ def allocate(engine, pool, rule, limits, r, computed, new, hits):
     start = engine.hash_at[r]
     at = engine.block_at[r]
     for i in range(hits):
-        block = engine.first_of[engine.hashes[start + i]]
-        pool_use(pool, block, pool.decision[NOW], float(engine.prompt[r]), pool.decision[MEAN_GAP])
+        block = pool.hashes[engine.hashes[start + i], WHERE]
+        pool_use(pool, rule, block, pool.decision[NOW], float(engine.prompt[r]), pool.decision[MEAN_GAP])
         engine.refs[block] += 1
         engine.blocks[at + engine.held[r]] = block
         engine.held[r] += 1
@@ -236,7 +234,7 @@ def allocate(engine, pool, rule, limits, r, computed, new, hits):
         block = engine.taken[i]
         if pool.block_hash[block] >= 0:
             note(engine, EVICTED, engine.state[STEP], block, 0)
-            unlink_hash(engine, block, pool_evict(pool, block))
+            unlink_hash(engine, pool, block, pool_evict(pool, block))
         engine.refs[block] = 1
         engine.blocks[at + engine.held[r]] = block
         engine.held[r] += 1
@@ -342,7 +340,7 @@ def schedule(engine, pool, rule, limits, slot):
     mask = engine.waiting.shape[0] - 1
     while not preempted and state[WAITS] > 0 and budget > 0 and state[RUNS] < limits.max_seqs:
         r = engine.waiting[state[HEAD] & mask]
-        hits = count_hits(engine, limits, r)
+        hits = count_hits(engine, pool, limits, r)
         if count_need(engine, pool, limits, r, engine.known[r], hits) < 0:
             break
         looked_up = (engine.known[r] - 1) // limits.block_size

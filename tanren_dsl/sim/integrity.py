@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tanren_dsl.kernels.free_ring import EMPTY
-from tanren_dsl.sim.pool import BAD, HEAP_SIZE, Pool
+from tanren_dsl.sim.pool import BAD, CHILD_COUNT, HEAP_SIZE, Pool
 
 
 def check_pool(pool: Pool, *, first_block: int, with_heap: bool) -> None:
@@ -26,10 +26,10 @@ def check_pool(pool: Pool, *, first_block: int, with_heap: bool) -> None:
     assert set(np.flatnonzero(pool.pos != -1)) == set(queued.tolist()), "a block thinks it is queued"
     assert (queued >= first_block).all(), "the null block is queued"
     hashed = np.flatnonzero(pool.block_hash >= 0)
-    children = np.zeros_like(pool.children)
+    children = np.zeros(len(pool.hashes), np.int32)
     parents = pool.block_parent[hashed]
     np.add.at(children, parents[parents >= 0], 1)
-    assert (children == pool.children).all(), "child counts are wrong"
+    assert (children == pool.hashes[:, CHILD_COUNT]).all(), "child counts are wrong"
     assert not pool.unscored[hashed[pool.pos[hashed] != -1]].any(), "a hashed block is marked unscored"
     assert np.isfinite(pool.rows).all(), "a signal is not finite"
     if with_heap:

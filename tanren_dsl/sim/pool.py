@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tanren_dsl.kernels.block_rows import CHILDREN, DEPTH, GHOST_USES, USES, row_released, row_used, row_written
+from tanren_dsl.kernels.block_rows import CHILDREN, DEPTH, GHOST_USES, LAST_USE, USES, new_rows, row_released, row_used, row_written
 from tanren_dsl.kernels.call import call_scorer
 from tanren_dsl.kernels.free_ring import (
     EMPTY,
     keys_finite,
     new_ring,
+    ring_compact,
     ring_consider,
     ring_pop_front,
     ring_push_back,
@@ -26,7 +27,6 @@ from tanren_dsl.kernels.free_ring import (
 )
 from tanren_dsl.kernels.jit import inlined
 from tanren_dsl.kernels.static_heap import heap_pop, heap_push
-from tanren_dsl.signals import ROW_WIDTH
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -38,6 +38,9 @@ HEAP = 2
 """Static keys, every free block considered: a heap."""
 
 HEAP_SIZE, STAMP, BAD, EVICTIONS, FAULTS, DECISIONS = range(6)
+WHERE, CHILD_COUNT, GHOST_SEQ, GHOST_COUNT = range(4)
+"""Columns of the hash table: the block that a lookup finds (-1: none), cached blocks whose parent
+this is, the number of its last eviction, and the uses it had collected by then."""
 
 
 class Rule(NamedTuple):
@@ -80,8 +83,7 @@ class Pool(NamedTuple):
     next_use: _Array
     block_hash: _Array
     block_parent: _Array
-    children: _Array
-    ghosts: _Array
+    hashes: _Array
 
 
 def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with_heap: bool) -> Pool:
@@ -93,7 +95,7 @@ def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with
         pos=pos,
         ends=ends,
         unscored=np.ones(blocks, np.uint8),
-        rows=np.zeros((blocks, ROW_WIDTH), np.float64),
+        rows=new_rows(blocks),
         decision=decision,
         tally=np.zeros(6, np.float64),
         plain=np.zeros(blocks, np.uint32),
@@ -110,9 +112,15 @@ def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with
         next_use=np.zeros(blocks, np.float64),
         block_hash=np.full(blocks, -1, np.int32),
         block_parent=np.full(blocks, -1, np.int32),
-        children=np.full(hashes + 1, 0, np.int32),
-        ghosts=np.full((hashes + 1, 2), -1e18),
+        hashes=_new_hashes(hashes),
     )
+
+
+def _new_hashes(count: int) -> _Array:
+    table = np.zeros((count + 1, 4), np.int32)
+    table[:, WHERE] = -1
+    table[:, GHOST_SEQ] = -(1 << 30)
+    return table
 
 
 @inlined
@@ -126,7 +134,7 @@ def score(pool, rule, ids, n):
     if rule.fills_children != 0:
         for j in range(n):
             held = pool.block_hash[ids[j]]
-            pool.rows[ids[j], CHILDREN] = pool.children[held] if held >= 0 else 0.0
+            pool.rows[ids[j], CHILDREN] = float(pool.hashes[held, CHILD_COUNT]) if held >= 0 else 0.0
     call_scorer(
         rule.address,
         pool.decision.ctypes.data,
@@ -147,7 +155,7 @@ def pool_take(pool, rule, n, out):
         ring_pop_front(pool.ring, pool.pos, pool.ends, n, out)
         return
     if rule.mode == HEAP:
-        _take_from_heap(pool, n, out)
+        _take_from_heap(pool, rule, n, out)
         return
     plains, rated = ring_consider(
         pool.ring, pool.pos, pool.ends, n, rule.extra, pool.unscored, pool.plain, pool.scored
@@ -161,7 +169,7 @@ def pool_take(pool, rule, n, out):
 
 
 @inlined
-def _take_from_heap(pool, n, out):
+def _take_from_heap(pool, rule, n, out):
     filled = 0
     mask = pool.ring.shape[0] - 1
     while filled < n:  # unscored blocks stand in front of the queue
@@ -183,7 +191,7 @@ def _take_from_heap(pool, n, out):
             if block != EMPTY:
                 out[filled] = block
                 filled += 1
-                _leave(pool, block)
+                _leave(pool, rule, block)
             pool.ends[0] += 1
         return
     size = pool.counts[HEAP_SIZE]
@@ -199,18 +207,18 @@ def _take_from_heap(pool, n, out):
 
 
 @inlined
-def _leave(pool, block):
+def _leave(pool, rule, block):
     ring_remove(pool.ring, pool.pos, pool.ends, block)
-    if pool.bad[block] != 0:
+    if rule.mode == HEAP and pool.bad[block] != 0:
         pool.bad[block] = 0
         pool.counts[BAD] -= 1
 
 
 @inlined
-def pool_use(pool, block, now, chain, mean_gap):
+def pool_use(pool, rule, block, now, chain, mean_gap):
     """An admission uses a cached block: it leaves the queue if it is in it, and the use is counted."""
     if pool.pos[block] != -1:
-        _leave(pool, block)
+        _leave(pool, rule, block)
     row_used(pool.rows, block, now, chain, mean_gap, pool.tally)
 
 
@@ -219,11 +227,12 @@ def pool_write(pool, block, hashed, parent, now, depth, chain, generated, usable
     """A block gets a hash (`parent` is the hash before it in the chain, or -1)."""
     pool.block_hash[block] = hashed
     pool.block_parent[block] = parent
+    pool.unscored[block] = 0
     if parent >= 0:
-        pool.children[parent] += 1
+        pool.hashes[parent, CHILD_COUNT] += 1
     ghost = 0.0
-    if float(pool.counts[EVICTIONS]) - pool.ghosts[hashed, 0] < float(usable):
-        ghost = pool.ghosts[hashed, 1]
+    if pool.counts[EVICTIONS] - pool.hashes[hashed, GHOST_SEQ] < usable:
+        ghost = float(pool.hashes[hashed, GHOST_COUNT])
     row_written(pool.rows, block, now, depth, chain, generated, ghost)
 
 
@@ -233,10 +242,10 @@ def pool_evict(pool, block):
     held = pool.block_hash[block]
     parent = pool.block_parent[block]
     if parent >= 0:
-        pool.children[parent] -= 1
+        pool.hashes[parent, CHILD_COUNT] -= 1
     pool.counts[EVICTIONS] += 1
-    pool.ghosts[held, 0] = float(pool.counts[EVICTIONS])
-    pool.ghosts[held, 1] = pool.rows[block, USES] + pool.rows[block, GHOST_USES]
+    pool.hashes[held, GHOST_SEQ] = pool.counts[EVICTIONS]
+    pool.hashes[held, GHOST_COUNT] = int(pool.rows[block, USES] + pool.rows[block, GHOST_USES])
     pool.block_hash[block] = -1
     pool.block_parent[block] = -1
     return held
@@ -253,24 +262,49 @@ def pool_release(pool, rule, block, now, to_front, unhashed_unscored):
     else:
         ring_push_back(pool.ring, pool.pos, pool.ends, block)
     if rule.mode == HEAP and pool.unscored[block] == 0:
-        pool.counts[STAMP] += 1
-        pool.stamp[block] = pool.counts[STAMP]
-        pool.scored[0] = block
-        score(pool, rule, pool.scored, 1)
-        if keys_finite(pool.keys, 1):
-            pool.counts[HEAP_SIZE] = heap_push(
-                pool.entry_keys,
-                pool.entry_block,
-                pool.entry_stamp,
-                pool.counts[HEAP_SIZE],
-                pool.stamp,
-                pool.pos,
-                pool.keys,
-                block,
-            )
-        else:
-            pool.bad[block] = 1
-            pool.counts[BAD] += 1
+        _enter_heap(pool, rule, block)
+
+
+@inlined
+def pool_rest(pool, rule, blocks, n, now):
+    """The first n of `blocks`, all with a hash, enter the free queue at the back, the last one first."""
+    if pool.ends[1] + n - pool.ends[0] > pool.ring.shape[0]:
+        ring_compact(pool.ring, pool.pos, pool.ends)
+    mask = pool.ring.shape[0] - 1
+    tail = pool.ends[1]
+    for j in range(n - 1, -1, -1):
+        block = blocks[j]
+        pool.rows[block, LAST_USE] = now
+        pool.ring[tail & mask] = block
+        pool.pos[block] = tail
+        tail += 1
+    pool.ends[1] = tail
+    pool.ends[2] += n
+    if rule.mode == HEAP:
+        for j in range(n - 1, -1, -1):
+            _enter_heap(pool, rule, blocks[j])
+
+
+@inlined
+def _enter_heap(pool, rule, block):
+    pool.counts[STAMP] += 1
+    pool.stamp[block] = pool.counts[STAMP]
+    pool.scored[0] = block
+    score(pool, rule, pool.scored, 1)
+    if keys_finite(pool.keys, 1):
+        pool.counts[HEAP_SIZE] = heap_push(
+            pool.entry_keys,
+            pool.entry_block,
+            pool.entry_stamp,
+            pool.counts[HEAP_SIZE],
+            pool.stamp,
+            pool.pos,
+            pool.keys,
+            block,
+        )
+    else:
+        pool.bad[block] = 1
+        pool.counts[BAD] += 1
 
 
 @inlined

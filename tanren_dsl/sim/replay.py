@@ -15,7 +15,7 @@ from tanren_dsl.errors import TanrenError
 from tanren_dsl.ir import Policy
 from tanren_dsl.kernels.abi import CompileOrdering
 from tanren_dsl.sim.integrity import check_pool
-from tanren_dsl.sim.pool import DECISIONS, EVICTIONS, FAULTS, new_pool, pool_fill
+from tanren_dsl.sim.pool import DECISIONS, EVICTIONS, FAULTS, WHERE, new_pool, pool_fill
 from tanren_dsl.sim.profiles import profile_of
 from tanren_dsl.sim.replay_kernel import HITS, LOOKUPS, NEXT, replay
 from tanren_dsl.sim.rule import Victims, belady, stock, victims_of
@@ -79,8 +79,7 @@ class Replay:
             capacity, distinct, victims.key_count, victims.decision.copy(), with_heap=victims.with_heap
         )
         pool_fill(self.pool, 0, capacity)
-        self.where = np.full(distinct, -1, np.int32)
-        self.held, self.taken = np.zeros(longest, np.int32), np.zeros(longest, np.uint32)
+        self.held, self.taken = np.zeros(longest, np.uint32), np.zeros(longest, np.uint32)
         self.totals = np.zeros(3, np.int64)
         self.hits_each = np.zeros(len(trace), np.int64)
         self.next_use = next_uses(trace) if next_use is None else next_use
@@ -90,7 +89,7 @@ class Replay:
         trace = self.trace
         last = len(trace) if upto is None else min(upto, len(trace))
         replay(
-            self.pool, self.victims.rule, self.where, self.held, self.taken, self.totals, self.hits_each,
+            self.pool, self.victims.rule, self.held, self.taken, self.totals, self.hits_each,
             trace.arrival_us, trace.offsets, trace.ids.view(np.uint32), self.next_use, self.capacity, trace.block_tokens, last,
         )  # fmt: skip
 
@@ -98,8 +97,9 @@ class Replay:
         """Raise AssertionError unless the state between two requests is consistent."""
         check_pool(self.pool, first_block=0, with_heap=self.victims.with_heap)
         assert self.pool.ends[2] == self.capacity, "between requests every block is free"
-        resident = np.flatnonzero(self.where >= 0)
-        assert (self.pool.block_hash[self.where[resident]] == resident).all(), "a hash points at another's block"
+        where = self.pool.hashes[:, WHERE]
+        resident = np.flatnonzero(where >= 0)
+        assert (self.pool.block_hash[where[resident]] == resident).all(), "a hash points at another's block"
         assert (self.pool.block_hash >= 0).sum() == len(resident), "a block carries a hash that nobody finds"
 
     def result(self) -> ReplayResult:

@@ -15,17 +15,18 @@ from tanren_dsl.kernels.block_rows import (
     NOW,
     moving_mean,
 )
+from tanren_dsl.kernels.free_ring import EMPTY
 from tanren_dsl.kernels.jit import jit
-from tanren_dsl.sim.pool import PASS_THROUGH, pool_evict, pool_release, pool_take, pool_use, pool_write
+from tanren_dsl.sim.pool import PASS_THROUGH, WHERE, pool_evict, pool_rest, pool_take, pool_use, pool_write
 
 HITS, LOOKUPS, NEXT = range(3)
 
 
 @jit
-def replay(pool, rule, where, held, victims, totals, hits, arrival, offsets, ids, next_use, usable, tokens, last):
+def replay(pool, rule, held, victims, totals, hits, arrival, offsets, ids, next_use, usable, tokens, last):
     """Replay requests `totals[NEXT]` to `last - 1`; modifies everything but the trace.
 
-    Shapes: where int32[H] block of a hash or -1, held int32[longest], victims uint32[longest], ids uint32[lookups],
+    Shapes: held uint32[longest], victims uint32[longest], ids uint32[lookups],
     totals int64[3], hits int64[R] per request, next_use float64[lookups] (next request with the id).
     """
     pool.decision[CAPACITY] = float(usable * tokens)
@@ -34,6 +35,7 @@ def replay(pool, rule, where, held, victims, totals, hits, arrival, offsets, ids
     for r in range(totals[NEXT], last):
         start = offsets[r]
         length = offsets[r + 1] - start
+        wanted = ids[start : start + length]
         now = float(arrival[r])
         chain = float(length * tokens)
         mean_gap = pool.tally[0]
@@ -43,36 +45,36 @@ def replay(pool, rule, where, held, victims, totals, hits, arrival, offsets, ids
         pool.decision[MEAN_GAP] = mean_gap
 
         prefix = 0
-        while prefix < length and where[ids[start + prefix]] >= 0:
-            prefix += 1
         missing = 0
         for j in range(length):
-            block = where[ids[start + j]]
+            block = pool.hashes[wanted[j], WHERE]
             held[j] = block
-            if block >= 0:
-                pool_use(pool, block, now, chain, mean_gap)
-            else:
+            if block < 0:
                 missing += 1
+            else:
+                pool_use(pool, rule, block, now, chain, mean_gap)
+                if missing == 0:
+                    prefix += 1
         if length > 0:
             moving_mean(pool.tally, 2, float(prefix) / float(length), HIT_RATES)
 
         pool_take(pool, rule, missing, victims)
         for i in range(missing):
             if pool.block_hash[victims[i]] >= 0:
-                where[pool_evict(pool, victims[i])] = -1
+                pool.hashes[pool_evict(pool, victims[i]), WHERE] = -1
         taken = 0
         for j in range(prefix, length):
-            if held[j] < 0:
+            if held[j] == EMPTY:
                 block = victims[taken]
                 taken += 1
-                parent = ids[start + j - 1] if j > 0 else -1
-                pool_write(pool, block, ids[start + j], parent, now, float(j * tokens), chain, 0.0, usable)
-                where[ids[start + j]] = block
+                parent = wanted[j - 1] if j > 0 else -1
+                pool_write(pool, block, wanted[j], parent, now, float(j * tokens), chain, 0.0, usable)
+                pool.hashes[wanted[j], WHERE] = block
                 held[j] = block
-        for j in range(length - 1, -1, -1):
-            if foresees:
+        if foresees:
+            for j in range(length):
                 pool.next_use[held[j]] = next_use[start + j]
-            pool_release(pool, rule, held[j], now, 0, 0)
+        pool_rest(pool, rule, held, length, now)
 
         hits[r] = prefix
         totals[HITS] += prefix
