@@ -42,7 +42,7 @@ def signals_page() -> str:
     parts = [
         _MADE,
         "# Signals",
-        "Times are whole microseconds. `python` stands for `eval` and the python target.",
+        "Times are whole microseconds. `python` provides to `eval` and the python target.",
     ]
     kinds: tuple[Kind, ...] = ("evict", "schedule")
     for kind in kinds:

@@ -1,0 +1,135 @@
+"""`compile`, `conform` and `vllm-env`."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tanren_dsl.cli.options import examples
+from tanren_dsl.conform.conform import Conformance, Setting
+from tests.cli.conftest import SMALL, Run, data, refused
+
+
+def engine_python(version: str) -> str:
+    """The Python of one vLLM environment, or a skipped test."""
+    name = "TANREN_VLLM_" + version.replace(".", "_")
+    root = Path(__file__).parents[2]
+    python = Path(os.environ.get(name, root / f".venv-vllm-{version}" / "bin" / "python"))
+    if not python.is_file():
+        pytest.skip(f"no vLLM {version}: set {name} or run make vllm-env VLLM={version}")
+    return str(python)
+
+
+def test_compile_for_vllm_writes_one_file_and_prints_the_flag(run: Run, tmp_path: Path) -> None:
+    result = run("compile", "t_lru", "--target", "vllm", "-o", "tanren_policy.py", "--knob", "budget=77")
+    assert (result.exit_code, result.stdout) == (0, "--scheduler-cls tanren_policy.Scheduler\n")
+    assert f"PYTHONPATH={tmp_path}" in result.stderr
+    text = (tmp_path / "tanren_policy.py").read_text()
+    ast.parse(text)
+    assert "77.0" in text
+    assert [one.name for one in tmp_path.iterdir()] == ["tanren_policy.py"]
+
+
+def test_compile_for_python_gives_the_keys_that_eval_gives(run: Run, tmp_path: Path) -> None:
+    given = json.loads(run("eval", "t_lru", "--example").stdout)
+    (tmp_path / "in.json").write_text(json.dumps(given))
+    text = run("compile", "t_lru", "--target", "python", "-o", "-").stdout
+    names: dict[str, Any] = {}
+    exec(compile(text, "<emitted>", "exec"), names)
+    keys = names["keys"](given["decision"], given["objects"])
+    assert [list(row) for row in keys] == data(run("eval", "t_lru", "in.json", "--json"))["keys"]
+
+
+def test_compile_json_echoes_what_was_written(run: Run) -> None:
+    found = data(run("compile", "lru", "--target", "vllm", "-o", "p.py", "--json"))
+    assert found == {
+        "target": "vllm", "file": "p.py", "policies": ["lru"], "flag": "--scheduler-cls p.Scheduler",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("policies", "target", "output", "words"),
+    [
+        (["lru"], "sglang", "p.py", "target sglang is not supported yet"),
+        (["lru"], "lmcache", "p.py", "target lmcache is not supported yet"),
+        (["sjf"], "vllm", "p.py", "target vllm does not support schedule policies yet: sjf"),
+        (["lru", "sjf"], "vllm", "p.py", "target vllm does not support schedule policies yet: sjf"),
+        (["lru", "lfu"], "vllm", "p.py", "at most one evict policy, found 2"),
+        (["lru", "lfu"], "python", "p.py", "one policy a file, found 2"),
+        (["lru"], "vllm", "my-policy.py", "is no module name"),
+        (["lru"], "vllm", "no/where.py", "cannot write no/where.py: No such file"),
+    ],
+)
+def test_compile_refuses_by_name_and_writes_nothing(
+    policies: list[str], target: str, output: str, words: str, run: Run, tmp_path: Path
+) -> None:
+    paths = [str(examples()[name]) for name in policies]
+    result = run("compile", *paths, "--target", target, "-o", output)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert words in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compile_refuses_a_signal_that_the_engine_lacks(run: Run) -> None:
+    text = "policy p : evict order by waiting_refs * kv_free / max_running + uses"
+    refused(
+        run("compile", "-", "--target", "vllm", "-o", "p.py", stdin=text),
+        "vllm does not provide `waiting_refs`",
+    )
+
+
+def test_compile_leaves_an_older_file_when_it_fails(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text("old")
+    assert run("compile", "sjf", "--target", "vllm", "-o", "p.py").exit_code == 1
+    assert (tmp_path / "p.py").read_text() == "old"
+
+
+def test_conform_without_an_environment_says_how_to_make_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TANREN_VLLM_0_19_1", raising=False)
+    refused(run("conform", "--engine", "vllm-0.19"), "no vLLM environment", "make vllm-env VLLM=0.19.1")
+    refused(run("conform", "--engine", "vllm-0.19", "--python", "/no/python"), "/no/python does not exist")
+
+
+def test_conform_refuses_by_name(run: Run) -> None:
+    refused(run("conform", "--engine", "vllm-9"), "unknown engine 'vllm-9'")
+    lru, lfu, sjf = (str(examples()[name]) for name in ("lru", "lfu", "sjf"))
+    refused(run("conform", sjf, "--engine", "vllm-0.19"), "does not support schedule policies yet: sjf")
+    refused(run("conform", lru, lfu, "--engine", "vllm-0.19"), "at most one evict policy")
+
+
+def test_conform_finds_no_difference(run: Run, tmp_path: Path) -> None:
+    python = engine_python("0.32.0")
+    short = ("--trace", SMALL, "--requests", "40", "--rate", "4", "--outputs", "8", "--log", "events.jsonl")
+    found = data(run("conform", "t_lru", "--engine", "vllm-0.32", "--python", python, *short, "--json"))
+    assert (found["divergences"], found["first"], found["version"]) == (0, None, "0.32.0")
+    assert found["requests"] == found["settings"]["requests"] == 40
+    assert found["evictions"] > 0
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["step"] == 0
+
+
+def test_a_difference_is_printed_and_exits_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def differ(*_: object, **__: object) -> Conformance:
+        return Conformance("stock", Setting("vllm-0.19", 90), "0.19.1", 4, 9, 2, 0, 64, 0, 0, 3, "here", [])
+
+    monkeypatch.setattr("tanren_dsl.conform.vllm_env.check_env", lambda _: "0.19.1")
+    monkeypatch.setattr("tanren_dsl.conform.conform.conform", differ)
+    result = run("conform", "--engine", "vllm-0.19", "--trace", SMALL)
+    assert result.exit_code == 1
+    assert "capacity 90" in result.stdout
+    assert result.stdout.endswith("DIFFERENT in 3 of the steps\nhere\n")
+    found = json.loads(run("conform", "--engine", "vllm-0.19", "--trace", SMALL, "--json").stdout)
+    assert (found["divergences"], found["first"], found["engine"]) == (3, "here", "vllm-0.19")
+
+
+def test_vllm_env_refuses_an_unknown_version(run: Run, tmp_path: Path) -> None:
+    refused(run("vllm-env", "0.1", "there"), "vLLM 0.1 is not known", "0.19.1")
+    assert list(tmp_path.iterdir()) == []
