@@ -65,5 +65,5 @@ clean:  ## remove what was built; environments stay
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, found " + sys.version.split()[0])'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+	$(PY) -m pip install -qq --disable-pip-version-check --editable '.[test,lint]'
 	touch $@
