@@ -6,6 +6,7 @@ as failed, the worker is replaced, and the run goes on.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import signal
 from collections import deque
@@ -111,10 +112,8 @@ class _Worker:
     def give(self, job: Job) -> None:
         """Hand over a job; a worker that is gone shows when its result is taken."""
         self._job = job
-        try:
+        with contextlib.suppress(OSError):
             self.pipe.send(job)
-        except OSError:
-            pass
 
     def take(self) -> tuple[Result, bool]:
         """The result, and whether the worker lives."""

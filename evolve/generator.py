@@ -20,9 +20,10 @@ _CONSTANT = 0.2
 
 
 class Tree(gp.PrimitiveTree):  # type: ignore[misc]
-    """A policy as a list of nodes in prefix order."""
+    """A policy as a list of nodes in prefix order; a changed copy has neither fitness nor key."""
 
     fitness: Any = None
+    key: str = ""
 
 
 class Generator:

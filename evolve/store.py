@@ -83,6 +83,7 @@ class Store:
         Args:
             folder: new or empty, or an earlier run's with `replace`.
             resolved: the text of `run.toml`.
+            replace: remove an earlier run that is there.
 
         Raises:
             TanrenError: something is there already, or it cannot be made.
@@ -106,8 +107,11 @@ class Store:
         return cls(folder)
 
     def record(
-        self, candidates: Iterable[CandidateRow], births: Iterable[Birth], counts: Mapping[str, Iterable[Count]]
-    ) -> None:  # fmt: skip
+        self,
+        candidates: Iterable[CandidateRow],
+        births: Iterable[Birth],
+        counts: Mapping[str, Iterable[Count]],
+    ) -> None:
         """Add or update candidates, with individuals and measurements, in one transaction."""
         with self._db:
             self._db.executemany(
