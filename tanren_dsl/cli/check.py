@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tanren_dsl.cli.options import json_option, knob_option, load_policy
+from tanren_dsl.cli.options import json_option, knob_option, load_each
 from tanren_dsl.cli.output import print_json, warn
 from tanren_dsl.errors import Diagnostic, TanrenError
 
@@ -30,14 +30,12 @@ def check(
 
     rows: list[dict[str, object]] = []
     is_wrong = False
-    for name in policies:
-        try:
-            loaded = load_policy(name, knobs, warns=False)
-        except TanrenError as error:
+    for name, loaded in load_each(policies, knobs):
+        if isinstance(loaded, TanrenError):
             is_wrong = True
-            rows.extend(_row(name, "error", finding) for finding in error.diagnostics)
+            rows.extend(_row(name, "error", finding) for finding in loaded.diagnostics)
             if not as_json:
-                click.echo(str(error), err=True)
+                click.echo(str(loaded), err=True)
             continue
         for finding in warnings(loaded.text):
             rows.append(_row(name, "warning", finding))

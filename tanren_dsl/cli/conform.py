@@ -78,6 +78,8 @@ def conform(
     version = profile_of(engine).version
     interpreter = Path(python) if python is not None else _environment(version)
     check_env(interpreter)
+    if log_file is not None and not Path(log_file).resolve().parent.is_dir():
+        raise TanrenError(f"cannot write {log_file}: there is no such folder")
     trace = load_trace(trace_name, block_tokens, skip_bad)
     setting = Setting(
         engine=engine, capacity=capacity, block_size=block_size, rate=rate, outputs=outputs,

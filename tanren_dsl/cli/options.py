@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tanren_dsl.cli.output import say
-from tanren_dsl.errors import Diagnostic, TanrenError
+from tanren_dsl.cli.output import say, warn
+from tanren_dsl.errors import TanrenError
 from tanren_dsl.source import Source
 
 if TYPE_CHECKING:  # these bring NumPy, which `--help` does not wait for
@@ -98,41 +98,59 @@ class Loaded:
     policy: Policy
 
 
-def load_policies(
-    names: Sequence[str], settings: Sequence[tuple[str, float]] = (), *, warns: bool = True
-) -> list[Loaded]:
-    """Checked policies by path or by the bare name of a packaged example.
+def load_each(
+    names: Sequence[str], settings: Sequence[tuple[str, float]] = ()
+) -> list[tuple[str, Loaded | TanrenError]]:
+    """Each policy by path or by the bare name of a packaged example, checked, or what is wrong with it.
 
-    A knob goes to each policy that declares it. Warnings go to standard error.
-
-    Raises:
-        TanrenError: with the findings of all policies.
+    A knob goes to each policy that declares it; one that nobody declares goes to everybody,
+    whose checker refuses it by name.
     """
-    from tanren_dsl.check import check, warnings
-    from tanren_dsl.cli.output import warn
+    from tanren_dsl.check import check
     from tanren_dsl.parser import parse
     from tanren_dsl.syntax import Knob
 
-    found: list[Diagnostic] = []
-    parsed: list[tuple[Source, PolicyText, set[str]]] = []
+    parsed: list[tuple[str, tuple[Source, PolicyText] | TanrenError]] = []
+    knobs: dict[str, set[str]] = {}
     for name in names:
         try:
             source = read_policy(name)
             text = parse(source)
-            parsed.append((source, text, {decl.name for decl in text.decls if isinstance(decl, Knob)}))
         except TanrenError as error:
-            found.extend(error.diagnostics)
-    declared = set().union(*(knobs for _, _, knobs in parsed))
-    loaded: list[Loaded] = []
-    for source, text, own in parsed:
-        # a name that nobody declares goes to everybody, whose checker refuses it by name
-        mine = {name: value for name, value in settings if name in own or name not in declared}
+            parsed.append((name, error))
+            continue
+        parsed.append((name, (source, text)))
+        knobs[name] = {decl.name for decl in text.decls if isinstance(decl, Knob)}
+    declared = set().union(*knobs.values())
+    found: list[tuple[str, Loaded | TanrenError]] = []
+    for name, one in parsed:
+        if isinstance(one, TanrenError):
+            found.append((name, one))
+            continue
+        source, text = one
+        mine = {knob: value for knob, value in settings if knob in knobs[name] or knob not in declared}
         try:
-            loaded.append(Loaded(source, text, check(text, source, mine)))
+            found.append((name, Loaded(source, text, check(text, source, mine))))
         except TanrenError as error:
-            found.extend(error.diagnostics)
-    if found:
-        raise TanrenError.from_diagnostics(list(dict.fromkeys(found)))
+            found.append((name, error))
+    return found
+
+
+def load_policies(
+    names: Sequence[str], settings: Sequence[tuple[str, float]] = (), *, warns: bool = True
+) -> list[Loaded]:
+    """Checked policies, as `load_each`. Warnings go to standard error.
+
+    Raises:
+        TanrenError: with the findings of all policies.
+    """
+    from tanren_dsl.check import warnings
+
+    outcomes = [outcome for _, outcome in load_each(names, settings)]
+    wrong = [one.diagnostics for one in outcomes if isinstance(one, TanrenError)]
+    if wrong:
+        raise TanrenError.from_diagnostics(list(dict.fromkeys(row for rows in wrong for row in rows)))
+    loaded = [one for one in outcomes if isinstance(one, Loaded)]
     for one in loaded if warns else ():
         for finding in warnings(one.text):
             warn(finding)
@@ -207,8 +225,3 @@ def single(loaded: Sequence[Loaded], kind: str) -> Policy | None:
         names = ", ".join(one.source.name for one in found)
         raise TanrenError(f"expected at most one {kind} policy, found {len(found)}: {names}")
     return found[0].policy if found else None
-
-
-def knob_texts(policy: Policy) -> Mapping[str, float]:
-    """Values of a policy's knobs as they are written, seconds where time is meant."""
-    return {knob.name: knob.written for knob in policy.knobs}

@@ -94,6 +94,13 @@ def test_knobs_are_checked_by_name(run: Run, tmp_path: Path) -> None:
     assert explained["knobs"] == [{"name": "budget", "unit": "tokens", "value": 7.0}]
 
 
+def test_a_knob_goes_to_the_policies_that_declare_it(run: Run) -> None:
+    assert run("check", "lru", "t_lru", "--knob", "budget=7").exit_code == 0
+    result = run("check", "lru", "t_lru", "--knob", "budgt=7")
+    assert result.exit_code == 1
+    assert result.stderr.count("has no knob `budgt`") == 2
+
+
 def test_fmt_writes_the_canonical_form_and_keeps_the_mode(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "p.tpl"
     path.write_text(UGLY)
