@@ -14,7 +14,7 @@ import inspect
 from types import ModuleType
 
 from tanren_dsl import __version__
-from tanren_dsl.backends import vllm_runtime
+from tanren_dsl.backends import vllm_evictor, vllm_hashes, vllm_runtime
 from tanren_dsl.backends.python import emit_function, helpers_source
 from tanren_dsl.errors import UnsupportedError
 from tanren_dsl.ir import Policy
@@ -29,6 +29,7 @@ FITS = ("0.19.1", "0.32.0")
 
 _MARKER = "# ======== runtime ========\n"
 _KERNEL_MODULES = (free_ring, block_rows)
+_RUNTIME_MODULES = (vllm_runtime, vllm_hashes, vllm_evictor)
 
 
 def emit(evict: Policy) -> str:
@@ -46,9 +47,9 @@ def emit(evict: Policy) -> str:
         *(_kernel_source(module) for module in _KERNEL_MODULES),
         _jitted(helpers_source(evict.order)),
         "@_jit\n" + emit_function(evict, evict.order, "order"),
-        inspect.getsource(vllm_runtime).split(_MARKER, 1)[1].strip() + "\n",
+        *(inspect.getsource(module).split(_MARKER, 1)[1].strip() for module in _RUNTIME_MODULES),
     ]
-    return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+    return "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
 
 
 def refuse_missing_signals(policy: Policy, target: str) -> None:
@@ -67,7 +68,8 @@ def _header(policy: Policy) -> str:
     quoted = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
     quoted = quoted.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     return (
-        f'"""vLLM scheduler with the eviction policy `{policy.name}`, emitted by tanren-dsl {__version__}.\n\n'
+        f'"""vLLM scheduler with the eviction policy `{policy.name}`, emitted by tanren-dsl {__version__}.\n'
+        "\n"
         f"Fits vLLM {', '.join(FITS)}; on any other it says so in one line and vLLM's own order holds.\n"
         "On:   put this file on PYTHONPATH and start vLLM with --scheduler-cls FILE_STEM.Scheduler\n"
         "Off:  drop the flag (or set TANREN_DISABLE=1)\n\n"
@@ -142,4 +144,6 @@ def _kernel_source(module: ModuleType) -> str:
 
 
 def _jitted(source: str) -> str:
-    return source.replace("\ndef ", "\n@_jit\ndef ") if not source.startswith("def ") else _jitted("\n" + source)
+    return (
+        source.replace("\ndef ", "\n@_jit\ndef ") if not source.startswith("def ") else _jitted("\n" + source)
+    )

@@ -82,11 +82,13 @@ def conform(
 
     Args:
         policy: an evict policy; None is the engine's own order, without any file.
-        trace: the requests; see `Setting` for how they are cut down.
+        trace: the requests.
+        setting: the engine's sizes, and how the trace is cut down.
         python: interpreter of the engine's environment.
         emit: makes the engine's file from the policy.
         compile_ordering: makes the simulator's machine code.
         environment: extra variables for the engine process.
+        limit_s: seconds of wall clock that the engine may take.
 
     Raises:
         TanrenError: no such environment, another version than the profile's, or a run that failed.

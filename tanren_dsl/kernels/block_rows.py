@@ -10,8 +10,8 @@ Every function here is also copied, as text, into the emitted vLLM file.
 
 import numpy as np
 
-from tanren_dsl.kernels.jit import inlined
 from tanren_dsl import signals
+from tanren_dsl.kernels.jit import inlined, jit
 from tanren_dsl.signals import GAP_WINDOW, HIT_RATE_WINDOW, RATE_WINDOW, ROW_WIDTH, column_of, decision_index
 
 LAST_USE = column_of("evict", "last_use")
@@ -87,6 +87,21 @@ def row_used(rows, block, now, chain, mean_gap, tally):
     if chain > row[CHAIN]:
         row[CHAIN] = chain
     moving_mean(tally, 0, gap, GAPS)
+
+
+@jit
+def rows_used(rows, ids, now, chain, mean_gap, tally):
+    """An admission hit these blocks, in this order."""
+    for i in range(ids.shape[0]):
+        row_used(rows, ids[i], now, chain, mean_gap, tally)
+
+
+@jit
+def fill_children(rows, ids, n, block_hash, children):
+    """Write the child counts of n blocks into their rows; counts are kept by hash."""
+    for j in range(n):
+        held = block_hash[ids[j]]
+        rows[ids[j], CHILDREN] = float(children[held]) if held >= 0 else 0.0
 
 
 @inlined

@@ -43,4 +43,6 @@ def jit(function: _F) -> _F:
 
 def inlined(function: _F) -> _F:
     """The same for a small part of a kernel, always inlined into it."""
-    return cast(_F, numba.njit(cache=True, error_model="numpy", nogil=True, _nrt=False, forceinline=True)(function))
+    return cast(
+        _F, numba.njit(cache=True, error_model="numpy", nogil=True, _nrt=False, forceinline=True)(function)
+    )

@@ -141,7 +141,9 @@ class EngineRun:
         free = pool.pos != -1
         assert (free[1:] == (refs[1:] == 0)).all(), "a block is neither free nor held, or both"
         carried = pool.block_hash[pool.block_hash >= 0]
-        assert (np.flatnonzero(pool.hashes[:, WHERE] >= 0) == np.unique(carried)).all(), "the hash map is wrong"
+        assert (np.flatnonzero(pool.hashes[:, WHERE] >= 0) == np.unique(carried)).all(), (
+            "the hash map is wrong"
+        )
 
     def result(self) -> EngineResult:
         """Totals so far."""

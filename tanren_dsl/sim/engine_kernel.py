@@ -31,7 +31,22 @@ from tanren_dsl.sim.pool import WHERE, pool_evict, pool_release, pool_take, pool
 _Array: TypeAlias = np.ndarray[Any, Any]
 
 # state[...]
-TIME, STEP, NEXT, HEAD, WAITS, RUNS, PENDING, UNFLUSHED, EVENTS, HIT_TOKENS, PREEMPTIONS, MARK, TOKENS, OVER = range(14)
+(
+    TIME,
+    STEP,
+    NEXT,
+    HEAD,
+    WAITS,
+    RUNS,
+    PENDING,
+    UNFLUSHED,
+    EVENTS,
+    HIT_TOKENS,
+    PREEMPTIONS,
+    MARK,
+    TOKENS,
+    OVER,
+) = range(14)
 STATE_WIDTH = 14
 # event rows: (kind, step, time, a, b)
 EVICTED, ADMITTED, PREEMPTED, FINISHED = range(4)

@@ -11,7 +11,17 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tanren_dsl.kernels.block_rows import CHILDREN, DEPTH, GHOST_USES, LAST_USE, USES, new_rows, row_released, row_used, row_written
+from tanren_dsl.kernels.block_rows import (
+    CHILDREN,
+    DEPTH,
+    GHOST_USES,
+    LAST_USE,
+    USES,
+    new_rows,
+    row_released,
+    row_used,
+    row_written,
+)
 from tanren_dsl.kernels.call import call_scorer
 from tanren_dsl.kernels.free_ring import (
     EMPTY,
@@ -164,7 +174,18 @@ def pool_take(pool, rule, n, out):
         score(pool, rule, pool.scored, rated)
         pool.counts[DECISIONS] += 1
     pool.counts[FAULTS] += ring_take(
-        pool.ring, pool.pos, pool.ends, n, pool.plain, plains, pool.scored, rated, pool.keys, pool.lows, pool.scratch, out
+        pool.ring,
+        pool.pos,
+        pool.ends,
+        n,
+        pool.plain,
+        plains,
+        pool.scored,
+        rated,
+        pool.keys,
+        pool.lows,
+        pool.scratch,
+        out,
     )
 
 

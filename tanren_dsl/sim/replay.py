@@ -90,7 +90,8 @@ class Replay:
         last = len(trace) if upto is None else min(upto, len(trace))
         replay(
             self.pool, self.victims.rule, self.held, self.taken, self.totals, self.hits_each,
-            trace.arrival_us, trace.offsets, trace.ids.view(np.uint32), self.next_use, self.capacity, trace.block_tokens, last,
+            trace.arrival_us, trace.offsets, trace.ids.view(np.uint32), self.next_use,
+            self.capacity, trace.block_tokens, last,
         )  # fmt: skip
 
     def check_integrity(self) -> None:

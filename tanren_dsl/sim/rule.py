@@ -59,7 +59,9 @@ def victims_of(
         UnsupportedError: the policy schedules, or reads a signal that the mode does not provide.
     """
     if policy.kind != "evict":
-        raise UnsupportedError(f"{policy.name} is a schedule policy; the cache simulator needs an evict policy")
+        raise UnsupportedError(
+            f"{policy.name} is a schedule policy; the cache simulator needs an evict policy"
+        )
     rows = signals_of("evict")
     missing = [name for name in policy.signals() if mode not in rows[name].provided_by]
     if missing:

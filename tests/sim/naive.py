@@ -53,13 +53,12 @@ class Naive:
     rate: Mean = field(default_factory=lambda: Mean(HIT_RATE_WINDOW))
     hits: int = 0
     faults: int = 0
-    request: int = 0
 
     def run(self) -> None:
         self.queue = [{"id": None, "fresh": True} for _ in range(self.capacity)]
-        for self.request in range(len(self.trace)):
-            start, stop = self.trace.offsets[self.request : self.request + 2]
-            self.serve(self.trace.ids[start:stop].tolist(), float(self.trace.arrival_us[self.request]))
+        for r in range(len(self.trace)):
+            start, stop = self.trace.offsets[r : r + 2]
+            self.serve(self.trace.ids[start:stop].tolist(), float(self.trace.arrival_us[r]))
 
     def serve(self, ids: list[int], now: float) -> None:
         size = self.trace.block_tokens
@@ -142,7 +141,8 @@ def obey(policy: Policy) -> Choose:
             return fresh[:n]
         columns = {
             name: np.array(
-                [naive.children(b) if name == "children" else float(b[name]) for b in scored], dtype=np.float64
+                [naive.children(b) if name == "children" else float(b[name]) for b in scored],
+                dtype=np.float64,
             )
             for name in stored
         }

@@ -27,7 +27,8 @@ POLICIES = {
     "every signal": (
         "order by hit_rate * uses + children + ghost_uses + spaced_uses - age / (mean_gap + highest(age)), "
         "depth / chain + gap / lifetime + (1 if generated else 0) * running / max_running + kv_free "
-        "+ waiting / max_running + oldest_wait / (oldest_wait + mean_gap) + service_rate * age / token_budget, "
+        "+ waiting / max_running + oldest_wait / (oldest_wait + mean_gap) "
+        "+ service_rate * age / token_budget, "
         "-capacity / block_size * lifetime candidates 30%"
     ),
 }
@@ -57,7 +58,10 @@ def test_lru_is_the_plain_engine_step_by_step(
     )  # fmt: skip
     expected = oracle.simulate(spec, tokens_of(trace), PROFILES[engine].version)
     lru = loads("policy lru : evict order by last_use")
-    for victims in (stock(), victims_of(lru, compile_ordering, limits.usable_blocks, "engine", use_shortcuts=False)):
+    for victims in (
+        stock(),
+        victims_of(lru, compile_ordering, limits.usable_blocks, "engine", use_shortcuts=False),
+    ):
         run = EngineRun(engine_blocks(trace, block_size), trace.arrival_us, limits, victims, engine)
         run.run()
         result = run.result()
@@ -99,5 +103,9 @@ def test_a_request_that_never_fits_is_refused() -> None:
     trace, limits = workload(0, 16, asynchronous=False)
     with pytest.raises(TanrenError, match="smaller than request"):
         EngineRun(
-            engine_blocks(trace, 16), trace.arrival_us, replace(limits, usable_blocks=20), stock(), "vllm-0.19"
+            engine_blocks(trace, 16),
+            trace.arrival_us,
+            replace(limits, usable_blocks=20),
+            stock(),
+            "vllm-0.19",
         )

@@ -59,7 +59,9 @@ def test_belady_with_pins_matches_the_reference(capacity: int, hits: int) -> Non
 def test_belady_in_the_considered_set_gains_what_the_reference_says(
     capacity: int, window: int, points: float
 ) -> None:
-    gain = simulate_belady(mooncake(), capacity, window=window).hits - simulate_stock(mooncake(), capacity).hits
+    gain = (
+        simulate_belady(mooncake(), capacity, window=window).hits - simulate_stock(mooncake(), capacity).hits
+    )
     assert round(100 * gain / 288_500, 1) == points
 
 
@@ -82,9 +84,7 @@ def test_an_infinite_cache_hits_whatever_was_seen_before() -> None:
 
 def brute_force(trace: RequestTable, capacity: int) -> int:
     """Most hits that any choice of victims can reach."""
-    chains = [
-        tuple(trace.ids[trace.offsets[r] : trace.offsets[r + 1]].tolist()) for r in range(len(trace))
-    ]
+    chains = [tuple(trace.ids[trace.offsets[r] : trace.offsets[r + 1]].tolist()) for r in range(len(trace))]
 
     @cache
     def best(r: int, resident: frozenset[int]) -> int:
@@ -121,7 +121,9 @@ def test_belady_is_never_beaten(example, seed: int, capacity: int) -> None:
 
 @given(policies("evict", provided_by="replay"), st.integers(0, 10**6), st.integers(7, 30))
 @settings(max_examples=150)
-def test_the_kernel_decides_as_the_plain_oracle_with_the_interpreter(example, seed: int, capacity: int) -> None:
+def test_the_kernel_decides_as_the_plain_oracle_with_the_interpreter(
+    example, seed: int, capacity: int
+) -> None:
     trace = random_trace(seed, 60)
     oracle = Naive(trace, capacity, obey(example.policy))
     oracle.run()
