@@ -15,7 +15,6 @@ from tanren_dsl.backends.base import knob_index, unsupported
 from tanren_dsl.backends.llvm_ops import APPLY
 from tanren_dsl.backends.llvm_text import DECLARATIONS, LANES, Assembly, Value, double
 from tanren_dsl.backends.plan import Loop, Plan, plan
-
 from tanren_dsl.ir import Apply, Const, Fold, KnobRef, Ordering, ParamRef, Policy, SignalRef
 from tanren_dsl.signals import ROW_WIDTH, column_of, decision_index, signals_of
 

@@ -16,10 +16,10 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
+
 from tanren_dsl.backends.base import pack
 from tanren_dsl.backends.llvm import emit
 from tanren_dsl.backends.llvm_runtime import NAMES, module_text
-
 from tanren_dsl.ir import Ordering, Policy
 from tanren_dsl.kernels.abi import CompiledOrdering
 

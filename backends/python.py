@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
 from tanren_dsl.backends.base import knob_index, pack, unsupported
 from tanren_dsl.backends.plan import Loop, Plan, plan
 from tanren_dsl.backends.python_helpers import bare, describe, helpers_source, is_plain_divisor
-
 from tanren_dsl.ir import Apply, Const, Fold, KnobRef, Ordering, ParamRef, Policy, SignalRef, arguments
 from tanren_dsl.signals import PYTHON, column_of, decision_index, signals_of
 

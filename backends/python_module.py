@@ -6,7 +6,6 @@ import hashlib
 
 from tanren_dsl.backends.python import emit_function
 from tanren_dsl.backends.python_helpers import helpers_source
-
 from tanren_dsl.interp import reads
 from tanren_dsl.ir import Ordering, Policy
 from tanren_dsl.kernels.abi import DECISION_WIDTH

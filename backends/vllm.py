@@ -15,7 +15,8 @@ from types import ModuleType
 
 from tanren_dsl import __version__
 from tanren_dsl.backends import vllm_evictor, vllm_hashes, vllm_runtime
-from tanren_dsl.backends.python import emit_function, helpers_source
+from tanren_dsl.backends.python import emit_function
+from tanren_dsl.backends.python_helpers import helpers_source
 from tanren_dsl.errors import UnsupportedError
 from tanren_dsl.ir import Policy
 from tanren_dsl.kernels import block_rows, free_ring

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tanren_dsl.backends.vllm_hashes import Ghosts
+from tanren_dsl.backends.vllm_hashes import Ghosts, HashNumbers
 from tanren_dsl.backends.vllm_runtime import CLOCK, make_queue_class
 from tanren_dsl.kernels.block_rows import (
     BLOCK_SIZE,
@@ -108,11 +108,8 @@ class Evictor:
             written = os.environ.get(f"TANREN_KNOB_{name.upper()}")
             self.decision[DECISION_WIDTH + i] = default if written is None else float(written) * scale
 
-        self.number: dict[Any, int] = {}
-        self.holders = np.zeros(2 * count + 2, np.int32)
+        self.numbers = HashNumbers(2 * count + 2)
         self.children = np.zeros(2 * count + 2, np.int32)
-        self.spare = list(range(2 * count + 1, -1, -1))
-        self.name_of: list[Any] = [None] * (2 * count + 2)
         self.block_hash = np.full(count, -1, np.int32)
         self.block_parent = np.full(count, -1, np.int32)
         self.hash_key: list[Any] = [None] * count

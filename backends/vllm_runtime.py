@@ -93,7 +93,7 @@ def _reason_not_to_attach(scheduler: Any) -> str | None:
 
 
 def make_scheduler_class(base: Any) -> Any:
-    """vLLM's scheduler with the two moments marked at which time is frozen."""
+    """The scheduler of vLLM with the two moments marked at which time is frozen."""
 
     class TanrenScheduler(base):  # type: ignore[misc]
         """vLLM's scheduler; freezes the moment at the top of a step, nothing else."""
@@ -119,7 +119,7 @@ def make_scheduler_class(base: Any) -> Any:
 
 
 def make_queue_class(base: Any) -> Any:
-    """vLLM's free queue with another choice of victims."""
+    """The free queue of vLLM with another choice of victims."""
 
     class TanrenQueue(base):  # type: ignore[misc]
         """vLLM's free queue, which stays the storage; only the choice of victims differs.

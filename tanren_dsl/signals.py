@@ -84,9 +84,7 @@ def _decision(
     written = relative.replace("depth", "prompt_tokens").replace("age /", "wait /")
     return (
         Signal(name, "evict", "decision", type_, meaning, evict, False, positive, None, relative),
-        Signal(
-            name, "schedule", "decision", type_, meaning, _CHECKED_ONLY, False, positive, None, written
-        ),
+        Signal(name, "schedule", "decision", type_, meaning, _CHECKED_ONLY, False, positive, None, written),
     )
 
 
@@ -106,7 +104,7 @@ BLOCK_SIGNALS: tuple[Signal, ...] = (
     _block(
         "gap",
         TIME,
-        "time between the last two uses of the block, its writing counted as the first; 0 before its first hit",
+        "time between the last two uses of the block, its writing being the first; 0 before its first hit",
     ),
     _block("depth", TOKENS, "tokens of the prompt that stand before the block"),
     _block("chain", TOKENS, "tokens of the longest prompt that wrote or hit the block"),
@@ -166,8 +164,8 @@ REQUEST_SIGNALS: tuple[Signal, ...] = (
 DECISION_SIGNALS: tuple[Signal, ...] = tuple(
     row
     for rows in (
-        _decision("now", INSTANT, "as of this step, and of update_from_output() for releases", "", evict=_EVICT_ALL),
-        _decision("waiting", REQUESTS, "requests in the waiting queue, as of this step", "waiting / max_running"),
+        _decision("now", INSTANT, "as of this step; at a release, of that update", "", evict=_EVICT_ALL),
+        _decision("waiting", REQUESTS, "requests waiting, as of this step", "waiting / max_running"),
         _decision("running", REQUESTS, "requests running, as of this step", "running / max_running"),
         _decision(
             "max_running", REQUESTS, "most requests that may run at once (max_num_seqs)",
@@ -186,7 +184,7 @@ DECISION_SIGNALS: tuple[Signal, ...] = tuple(
             "depth / token_budget", positive=True,
         ),
         _decision(
-            "block_size", TOKENS, "tokens a block holds", "depth / block_size", positive=True, evict=_EVICT_ALL
+            "block_size", TOKENS, "tokens in a block", "depth / block_size", positive=True, evict=_EVICT_ALL
         ),
         _decision(
             "hit_rate", PLAIN,
@@ -196,7 +194,7 @@ DECISION_SIGNALS: tuple[Signal, ...] = tuple(
         ),
         _decision(
             "mean_gap", TIME,
-            f"mean over hits of the time since the block's use before, plain over the first {GAP_WINDOW}, then "
+            f"mean over hits of the time since the block's last use, plain over the first {GAP_WINDOW}, then "
             f"moving by 1/{GAP_WINDOW}; as of this step", "age / mean_gap", evict=_EVICT_ALL,
         ),
         _decision("oldest_wait", TIME, "longest wait among waiting requests, as of this step; 0 if none",
@@ -204,7 +202,8 @@ DECISION_SIGNALS: tuple[Signal, ...] = tuple(
         _decision(
             "service_rate", _RATE,
             "mean over steps that took time of tokens scheduled / step time, plain over the first "
-            f"{RATE_WINDOW}, then moving by 1/{RATE_WINDOW}; as of this step", "service_rate * mean_gap / capacity",
+            f"{RATE_WINDOW}, then moving by 1/{RATE_WINDOW}; as of this step",
+            "service_rate * mean_gap / capacity",
         ),
     )
     for row in rows

@@ -47,8 +47,6 @@ STRANGERS = {
 
 LONGEST = 400
 LONGER = {
-    "backends/vllm_runtime.py": 640,  # copied as one text into the emitted file
-    "conform/engine_driver.py": 460,  # runs alone, in an environment without this package
     "sim/engine_kernel.py": 520,  # one kernel: splitting it would split what Numba compiles together
 }
 """Files that may be longer than `LONGEST`, and how long."""

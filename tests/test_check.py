@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tanren_dsl.grammar import grammar_text
 
 from tanren_dsl.check import check, load, loads, warnings
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.grammar import grammar_text
 from tanren_dsl.ir import Apply, Const, Fold, KnobRef, ParamRef, SignalRef, Stage, stage_of
 from tanren_dsl.names import keywords
 from tanren_dsl.parser import parse, read_source

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tanren_dsl.backends.base import Scorer, pack
 from tanren_dsl.backends.numba import NumbaScorer
 from tanren_dsl.backends.python import PythonScorer, emit_function
-
 from tanren_dsl.interp import evaluate
 from tanren_dsl.ir import Apply, Const, Fold, KnobRef, Ordering, OrderingBuilder, Policy, SignalRef, Stage
 from tanren_dsl.kernels import meaning, select

@@ -5,9 +5,9 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tanren_dsl.grammar import Mistake, grammar_text, mistakes
 
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.grammar import Mistake, grammar_text, mistakes
 from tanren_dsl.parser import MAX_BYTES, MAX_NODES, parse, read_source
 from tanren_dsl.source import Source
 from tanren_dsl.syntax import (

@@ -7,8 +7,8 @@ from numba import types
 from numba.extending import intrinsic
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def call_scorer(typing_context, address, decision, rows, ids, n, keys, scratch):  # type: ignore[no-untyped-def]  # noqa: ARG001
+@intrinsic
+def call_scorer(typing_context, address, decision, rows, ids, n, keys, scratch):  # noqa: ARG001
     """Call the scorer at `address` (see `abi.py`); arrays are passed by their data addresses."""
     signature = types.void(*([types.intp] * 7))
 

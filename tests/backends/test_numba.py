@@ -9,10 +9,10 @@ import weakref
 
 import numpy as np
 import pytest
+
 from tanren_dsl.backends import llvm_ops, llvm_runtime, plan
 from tanren_dsl.backends.llvm_text import Assembly
 from tanren_dsl.backends.numba import CACHE_SIZE, NumbaBackend, NumbaScorer, compile_ordering
-
 from tanren_dsl.errors import UnsupportedError
 from tanren_dsl.ir import Apply, Const, Fold, OrderingBuilder, Policy, SignalRef, Stage
 from tanren_dsl.kernels import meaning

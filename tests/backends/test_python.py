@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from tanren_dsl.backends import python, python_helpers
 from tanren_dsl.backends.python_module import emit_module
-
 from tanren_dsl.errors import UnsupportedError
 from tanren_dsl.interp import evaluate
 from tanren_dsl.ir import (
