@@ -7,18 +7,20 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from deap import base
-from tanren_dsl.evolve.fitness import cost_of
-from tanren_dsl.evolve.generator import Tree
-from tanren_dsl.evolve.primitives import Primitives
-from tanren_dsl.evolve.translate import from_policy, to_syntax
 
 from tanren_dsl.check import check, loads
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.evolve.fitness import cost_of
+from tanren_dsl.evolve.generator import Tree
+from tanren_dsl.evolve.operators import slots_of
+from tanren_dsl.evolve.primitives import Key, Node, Primitives
+from tanren_dsl.evolve.translate import from_policy, to_syntax
 from tanren_dsl.ir import Apply, Fold, Policy
 from tanren_dsl.parser import parse
 from tanren_dsl.printer import print_ordering, print_policy
+from tanren_dsl.signals import signals_of
 from tanren_dsl.source import Source
-from tanren_dsl.syntax import Candidates, Knob, PolicyText
+from tanren_dsl.syntax import Candidates, Decl, Knob, PolicyText
 
 CLASSIC = "classic:"
 """Operator of a candidate that is a classic; its name follows."""
@@ -90,16 +92,8 @@ def champion_text(candidate: Candidate, name: str, doc: str) -> str:
     keys = print_ordering(policy.order)
     settings = [decl for decl in plain.decls if isinstance(decl, Knob)]
     considered = [decl for decl in plain.decls if isinstance(decl, Candidates)]
-    shell = print_policy(replace(plain, decls=(*settings, *parse_keys(keys), *considered)))
+    shell = print_policy(replace(plain, decls=(*settings, *_parsed(keys), *considered)))
     return shell if len(shell) < len(text) and key_of(loads(shell)) == key_of(policy) else text
-
-
-def parse_keys(keys: list[str]) -> tuple[object, ...]:
-    """The `order by` of these texts."""
-    try:
-        return parse(Source("<keys>", f"policy p : evict order by {', '.join(keys)}")).decls
-    except TanrenError:
-        return ()
 
 
 def key_of(policy: Policy) -> str:
@@ -123,6 +117,14 @@ def key_of(policy: Policy) -> str:
     return _hash(repr(([done[key] for key in policy.order.keys], policy.percent, knobs)))
 
 
+def _parsed(keys: list[str]) -> tuple[Decl, ...]:
+    """The `order by` of these texts."""
+    try:
+        return parse(Source("<keys>", f"policy p : evict order by {', '.join(keys)}")).decls
+    except TanrenError:
+        return ()
+
+
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -143,5 +145,19 @@ def _classic(text: str, name: str, primitives: Primitives) -> Candidate:
     tree = from_policy(syntax, primitives)
     key = key_of(policy)
     if tree is not None:
+        tree = _as_durations(tree, primitives)
         tree.key = key
     return Candidate(key, syntax, cost_of(policy), f"{CLASSIC}{own.name}", (), 0, tree)
+
+
+def _as_durations(tree: Tree, primitives: Primitives) -> Tree:
+    """The same policy with `-age` for a key `last_use`, and so on: durations can be scaled and weighed."""
+    since = {row.since: row for row in signals_of("evict").values() if row.since is not None}
+    nodes: list[Node] = []
+    for node, slot in zip(tree, slots_of(tree), strict=True):
+        if slot is Key and node.arity == 0 and node.name in since:
+            elapsed: Node = primitives.terminal(since[node.name].name)
+            nodes += [primitives.writer("neg", [elapsed.ret]), elapsed]
+        else:
+            nodes.append(node)
+    return Tree(nodes)

@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from tanren_dsl.backends.numba import compile_ordering
-from tanren_dsl.evolve.windows import Role, Window
 
+from tanren_dsl.backends.numba import compile_ordering
 from tanren_dsl.check import loads
+from tanren_dsl.evolve.windows import Role, Window
 from tanren_dsl.ir import Apply, Fold, Policy
 from tanren_dsl.ops import OP_BY_NAME, SIGNAL_COST
 from tanren_dsl.sim.replay import ReplayResult, simulate, simulate_belady, simulate_stock

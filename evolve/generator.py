@@ -11,12 +11,15 @@ from random import Random
 from typing import Any
 
 from deap import gp
+
 from tanren_dsl.evolve.primitives import Key, Node, Order, Primitives, Slot, Truth
 
 _STOP = 0.35
 """Chance to end with a terminal before the height is used up."""
 _CONSTANT = 0.2
 """Share of constants among plain terminals."""
+_FALLING = 0.3
+"""Share of keys that begin with a sign: the block with the most goes first."""
 
 
 class Tree(gp.PrimitiveTree):  # type: ignore[misc]
@@ -43,6 +46,9 @@ class Generator:
         """Nodes in prefix order that fit a slot, no higher than `height` where the type allows it."""
         if slot is Key:
             slot = self._kind_of_key(rng)
+            sign = self.primitives.writer("neg", [slot])
+            if height > 1 and sign is not None and rng.random() < _FALLING:
+                return [sign, *self.subtree(rng, slot, height - 1)]
         may_stop = bool(self._terminals(slot))
         stop = 0.02 if slot is Truth else _STOP
         fitting = [node for node in self._branches(slot) if self._need(node) <= height]

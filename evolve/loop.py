@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from tanren_dsl.evolve.candidate import Candidate, Score, champion_text, classics, from_tree
 from tanren_dsl.evolve.executor import Executor, Job, make_executor
 from tanren_dsl.evolve.fitness import Bench, Count, has_faults, mean_gain, measure_belady, measure_stock
 from tanren_dsl.evolve.generator import Generator, Tree
-from tanren_dsl.evolve.operators import fresh, seeded, vary
+from tanren_dsl.evolve.operators import Offspring, fresh, seeded, vary
 from tanren_dsl.evolve.outcome import Outcome, Row, rows_of, verdict_of
 from tanren_dsl.evolve.primitives import build_primitives
 from tanren_dsl.evolve.problem import Problem
 from tanren_dsl.evolve.resolved import resolved_text
 from tanren_dsl.evolve.store import FINISHED, INTERRUPTED, Birth, CandidateRow, Store
 from tanren_dsl.evolve.windows import ROLES, Role, cut_windows
-
 from tanren_dsl.trace.read import read_trace
 
 _TRIES = 4
@@ -80,7 +80,7 @@ def run_evolution(
         store.close()
 
 
-def _ignore(step: Step) -> None:  # noqa: ARG001
+def _ignore(step: Step) -> None:
     """Progress for nobody."""
 
 
@@ -125,25 +125,20 @@ class _Run:
         for place in range(len(born), max(search.population, len(born))):
             with seeded(self.seed, generation, place) as rng:
                 for _ in range(_TRIES):
-                    if generation == 0:
-                        tree, operator, origin = fresh(self.make, self.problem.limits, rng), "random", ()
-                    else:
-                        made = vary(
-                            parents,
-                            self.make,
-                            self.problem.rates,
-                            self.problem.limits,
-                            search.tournament,
-                            rng,
-                        )
-                        tree, operator = made.tree, made.operator
-                        origin = tuple(parent.key for parent in made.parents)
-                    one = from_tree(tree, self.primitives, self.seed, operator, origin, generation)
+                    made = self._made(generation, parents, rng)
+                    origin = tuple(parent.key for parent in made.parents)
+                    one = from_tree(made.tree, self.primitives, self.seed, made.operator, origin, generation)
                     if one.key not in self.known and one.key not in seen:
                         break
             seen.add(one.key)
             born.append(one)
         return born
+
+    def _made(self, generation: int, parents: Sequence[Tree], rng: Random) -> Offspring:
+        problem = self.problem
+        if generation == 0:
+            return Offspring(fresh(self.make, problem.limits, rng), "random", ())
+        return vary(parents, self.make, problem.rates, problem.limits, problem.search.tournament, rng)
 
     def _parents(self) -> list[Tree]:
         """The best distinct trees so far, with their fitness, best first."""
@@ -242,9 +237,9 @@ class _Run:
         measured = len(self.counts["train"])
         rejected = sum(has_faults(counts) for counts in self.counts["train"].values())
         selection = (
-            f"best score on validation among the {len(finalists)} best on train (of equal hits one), of {measured} policies "
-            f"measured (seed {self.seed}); the score is the mean gain over LRU in points less "
-            f"{self.problem.search.complexity:g} a unit of complexity; since validation chose, its figure "
+            f"best score on validation among the {len(finalists)} best on train (of equal hits one), of "
+            f"{measured} policies measured (seed {self.seed}); the score is the mean gain over LRU in points "
+            f"less {self.problem.search.complexity:g} a unit of complexity; since validation chose, its figure "
             "leans to the good side"
         )
         origin = f"the classic {champion.classic}" if champion.classic else "typed genetic programming"

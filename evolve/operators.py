@@ -17,6 +17,7 @@ from random import Random
 from typing import TypeVar
 
 from deap import gp, tools
+
 from tanren_dsl.evolve.generator import Generator, Tree, rounded
 from tanren_dsl.evolve.primitives import Constant, Key, Node, Order, Slot
 
@@ -103,7 +104,7 @@ def vary(
 
 def fresh(make: Generator, limits: Limits, rng: Random) -> Tree:
     """A random tree of a random small height."""
-    height = rng.randint(1, max(1, min(limits.height, 5)))
+    height = rng.randint(2, max(2, min(limits.height, 4)))
     return _within(limits, lambda: make.tree(rng, height)) or make.tree(rng, 1)
 
 

@@ -26,6 +26,10 @@ Slot: TypeAlias = type[Any]
 Node: TypeAlias = Any  # gp.Primitive or gp.Terminal
 
 
+_UNITS = (PLAIN.unit, TIME.unit, TOKENS.unit, TIME.unit * TOKENS.unit)
+"""Units of the set, beside those of knobs; no operator leaves them."""
+
+
 class Key:
     """Slot of a key: any number, or a bare instant."""
 
@@ -108,7 +112,7 @@ def build_primitives(
     ['created', 'last_use', 'now']
     """
     declared = {knob.name: knob for knob in knobs}
-    units = {type_.unit: None for type_ in (PLAIN, TIME, TOKENS)}
+    units = dict.fromkeys(_UNITS)
     units.update({unit: None for knob in declared.values() if (unit := parse_unit(knob.unit)) is not None})
     number: dict[Unit, Slot] = {}
     or_zero: dict[Unit, Slot] = {}
@@ -233,6 +237,8 @@ def _writer(op: Op) -> Callable[..., Expr]:
 def _liking(op: Op, ret: Slot) -> float:
     if op.name in ("eq", "ne") or (ret is Point and op.form != "choice"):
         return 0.1
+    if op.rule in ("multiply", "divide"):
+        return 2.0
     return 1.0 / max(1.0, op.cost)
 
 

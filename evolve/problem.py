@@ -13,11 +13,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tanren_dsl.evolve.operators import Limits, Rates
-from tanren_dsl.evolve.windows import Capacities, Cut
-
 from tanren_dsl.check import check
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.evolve.operators import Limits, Rates
+from tanren_dsl.evolve.windows import Capacities, Cut
 from tanren_dsl.printer import print_policy
 from tanren_dsl.sim.profiles import PROFILES
 from tanren_dsl.source import Source
@@ -283,7 +282,7 @@ class _Reader:
 
     def table(self, key: str, *, required: bool = False) -> _Reader:
         """A sub-table, empty where it is missing."""
-        value = self._value(key, None if required else {}, "a table")
+        value: Any = self._value(key, None if required else {}, "a table")
         if not isinstance(value, dict):
             raise self.error(key, "a table", value)
         return _Reader(self.source, self._at(key), value)

@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from tanren_dsl.evolve.problem import Problem
-
 from tanren_dsl import __version__
+from tanren_dsl.evolve.problem import Problem
 from tanren_dsl.trace.table import RequestTable
 
 

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tanren_dsl.evolve.fitness import Count
-
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.evolve.fitness import Count
 
 DATABASE = "run.sqlite"
 RUNNING, FINISHED, INTERRUPTED = "running", "finished", "interrupted"

@@ -8,7 +8,6 @@ from typing import Any
 
 from tanren_dsl.evolve.generator import Tree
 from tanren_dsl.evolve.primitives import Considered, Constant, Node, Primitives, Slot
-
 from tanren_dsl.ops import CALLS, INFIX, Op
 from tanren_dsl.printer import print_expr, print_number
 from tanren_dsl.syntax import (
