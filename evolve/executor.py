@@ -88,6 +88,10 @@ class Workers:
                     self._idle.append(worker)
                 yield result
 
+    def pids(self) -> list[int]:
+        """Process ids of the workers, those without work first."""
+        return [worker.pid for worker in (*self._idle, *self._busy.values())]
+
     def close(self) -> None:
         """End every worker, whatever it does."""
         for worker in [*self._idle, *self._busy.values()]:
@@ -108,6 +112,11 @@ class _Worker:
         self._process.start()
         theirs.close()  # so that its death closes the pipe
         self._job: Job | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return int(self._process.pid)
 
     def give(self, job: Job) -> None:
         """Hand over a job; a worker that is gone shows when its result is taken."""

@@ -84,6 +84,11 @@ def _ignore(step: Step) -> None:
     """Progress for nobody."""
 
 
+def _judged(tree: Tree, score: float) -> Tree:
+    tree.fitness = Score((score,))
+    return tree
+
+
 class _Run:
     def __init__(self, problem: Problem, seed: int, bench: Bench, store: Store, progress: Progress) -> None:
         self.problem, self.seed, self.bench, self.store, self.progress = problem, seed, bench, store, progress
@@ -120,12 +125,12 @@ class _Run:
         search, born = self.problem.search, list[Candidate]()
         if generation == 0 and search.seeds:
             born = [one for one in references if one.tree is not None]
-        parents = self._parents()
+        parents = self._parents() if generation else [_judged(one.tree, 0.0) for one in born if one.tree]
         seen = {one.key for one in born}
         for place in range(len(born), max(search.population, len(born))):
             with seeded(self.seed, generation, place) as rng:
                 for _ in range(_TRIES):
-                    made = self._made(generation, parents, rng)
+                    made = self._made(generation, place, parents, rng)
                     origin = tuple(parent.key for parent in made.parents)
                     one = from_tree(made.tree, self.primitives, self.seed, made.operator, origin, generation)
                     if one.key not in self.known and one.key not in seen:
@@ -134,21 +139,19 @@ class _Run:
             born.append(one)
         return born
 
-    def _made(self, generation: int, parents: Sequence[Tree], rng: Random) -> Offspring:
+    def _made(self, generation: int, place: int, parents: Sequence[Tree], rng: Random) -> Offspring:
+        """An individual; in the first generation a random one or, at every other place, a changed classic."""
         problem = self.problem
-        if generation == 0:
+        if generation == 0 and not (parents and place % 2):
             return Offspring(fresh(self.make, problem.limits, rng), "random", ())
+        if generation == 0:
+            parents = [rng.choice(parents)]
         return vary(parents, self.make, problem.rates, problem.limits, problem.search.tournament, rng)
 
     def _parents(self) -> list[Tree]:
         """The best distinct trees so far, with their fitness, best first."""
-        best = [one for one in self._distinct() if one.tree is not None]
-        parents = []
-        for one in best[: self.problem.search.survivors]:
-            assert one.tree is not None
-            one.tree.fitness = Score((self._score("train", one),))
-            parents.append(one.tree)
-        return parents
+        best = [(one.tree, self._score("train", one)) for one in self._distinct() if one.tree is not None]
+        return [_judged(tree, score) for tree, score in best[: self.problem.search.survivors]]
 
     def _measure(self, role: Role, candidates: Iterable[Candidate], executor: Executor, phase: str) -> None:
         """Measure whatever of these was not measured; a policy is measured once."""
@@ -214,8 +217,11 @@ class _Run:
         """The best on train, of those with the same hits everywhere the first: one a behaviour."""
         found: dict[tuple[int, ...], Candidate] = {}
         for one in self._ranked("train"):
-            found.setdefault(tuple(count.hits for count in self.counts["train"][one.key]), one)
+            found.setdefault(self._hits(one, "train"), one)
         return list(found.values())
+
+    def _hits(self, one: Candidate, *roles: Role) -> tuple[int, ...]:
+        return tuple(c.hits for role in roles or ROLES for c in self.counts[role].get(one.key, ()))
 
     def _best_gain(self) -> float | None:
         best = self._ranked("train")
@@ -239,8 +245,8 @@ class _Run:
         selection = (
             f"best score on validation among the {len(finalists)} best on train (of equal hits one), of "
             f"{measured} policies measured (seed {self.seed}); the score is the mean gain over LRU in points "
-            f"less {self.problem.search.complexity:g} a unit of complexity; since validation chose, its figure "
-            "leans to the good side"
+            f"less {self.problem.search.complexity:g} a unit of complexity; since validation chose, its "
+            "figure leans to the good side"
         )
         origin = f"the classic {champion.classic}" if champion.classic else "typed genetic programming"
         doc = (
@@ -254,7 +260,8 @@ class _Run:
             for one in references
             if self._is_good("validation", one)
         }
-        verdict = verdict_of(name, champion.classic, train, validation, rivals)
+        twin = next((str(one.classic) for one in references if self._hits(one) == self._hits(champion)), None)
+        verdict = verdict_of(name, champion.classic or twin, train, validation, rivals)
         path = self.store.champion(name, text)
         self.store.note(
             champion=name, selection=selection, verdict=verdict, train=train, validation=validation

@@ -23,6 +23,8 @@ from tanren_dsl.evolve.primitives import Constant, Key, Node, Order, Slot
 
 _T = TypeVar("_T")
 _NEW_HEIGHT = 3
+_WRAPS = 0.5
+"""Share of subtree mutations that keep the subtree and put an operator around it."""
 _TRIES = 8
 _LEAST, _MOST = 1e-3, 1e6
 
@@ -126,7 +128,7 @@ def mutate_subtree(tree: Tree, make: Generator, rng: Random) -> Tree:
     places = range(1, len(tree))
     place = _inner_first(list(places), [tree[at].arity for at in places], rng)
     slot = slots_of(tree)[place]
-    if rng.random() < 0.3:
+    if rng.random() < _WRAPS:
         wrapped = _wrapped(tree, place, slot, make, rng)
         if wrapped is not None:
             return wrapped

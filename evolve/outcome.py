@@ -77,10 +77,14 @@ def rows_of(policy: str, family: Family, counts: Sequence[Count], stock: Mapping
 def verdict_of(
     name: str, classic: str | None, train: float, validation: float, rivals: Mapping[str, float]
 ) -> str:
-    """What the champion is worth, in words; `rivals` are the classics' mean gains on validation."""
+    """What the champion is worth, in words.
+
+    `classic` is the one that it is, or whose hits it has; `rivals` are the classics' mean gains on
+    validation.
+    """
     said = []
     if classic is not None:
-        said.append(f"the champion is the classic {classic}, unchanged: the search found nothing better")
+        said.append(f"the champion hits exactly what the classic {classic} hits: nothing better was found")
     if validation > 0:
         said.append(
             f"{name} gains {validation:.2f} points of hit rate over LRU on validation ({train:.2f} on train)"

@@ -1,0 +1,73 @@
+"""Problem files: every error names its key."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tanren_dsl.errors import TanrenError
+from tanren_dsl.evolve.problem import Problem, load_problem, parse_problem
+from tanren_dsl.evolve.resolved import resolved_text
+from tanren_dsl.evolve.windows import cut_windows
+from tanren_dsl.trace.read import read_trace
+
+HERE = Path(__file__).parent
+CASES = tomllib.loads((HERE / "wrong_problems.toml").read_text(encoding="utf-8"))
+CONFIGS = HERE.parents[1] / "examples" / "configs"
+
+
+@pytest.mark.parametrize("case", CASES["case"], ids=lambda case: case["says"][0][:50])
+def test_an_error_names_the_key(case: dict[str, Any], tiny_text: str) -> None:
+    text = tiny_text.replace(case["old"], case["new"]) if "old" in case else case["text"]
+    assert text != tiny_text
+    with pytest.raises(TanrenError) as caught:
+        parse_problem(text, "tiny.toml")
+    for words in ("tiny.toml", *case["says"]):
+        assert words in str(caught.value)
+
+
+def test_the_packaged_problems_are_valid() -> None:
+    for path in sorted(CONFIGS.glob("*.toml")):
+        assert load_problem(path).name == path.stem
+
+
+def test_what_was_resolved_is_the_same_problem(tiny: Problem) -> None:
+    trace = read_trace(tiny.trace)
+    again = parse_problem(resolved_text(tiny, 4, trace), "tiny.toml")
+    for role in ("train", "validation"):
+        cuts = [cut.requests(len(trace)) for cut in getattr(tiny, role)]
+        assert [cut.requests(len(trace)) for cut in getattr(again, role)] == cuts
+    for name in ("name", "trace", "engine", "capacities", "candidates", "knobs", "search", "limits", "rates"):
+        assert getattr(again, name) == getattr(tiny, name)
+
+
+def test_windows_share_no_request(tiny_text: str) -> None:
+    problem = parse_problem(tiny_text.replace("[[0.5, 1.0]]", "[[0.4, 1.0]]"), "tiny.toml")
+    with pytest.raises(TanrenError, match=r"train\[1\] and windows\.validation\[0\] share requests 64"):
+        cut_windows(read_trace(problem.trace), problem.train, problem.validation, problem.capacities)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("[40, 80]", "[40, 900]", r"windows\.train\[1\]: requests 40 to 900 are no window"),
+        ("[1200]", "[3]", r"capacities: 3 blocks .* is smaller than a request"),
+        ("[0.4]", "[0.0001]", r"capacities: 0\.01 % .* is smaller than a request"),
+    ],
+)
+def test_windows_and_sizes_must_fit_the_trace(tiny_text: str, old: str, new: str, says: str) -> None:
+    problem = parse_problem(tiny_text.replace(old, new), "tiny.toml")
+    with pytest.raises(TanrenError, match=says):
+        cut_windows(read_trace(problem.trace), problem.train, problem.validation, problem.capacities)
+
+
+def test_a_trace_is_looked_for_beside_the_file(tmp_path: Path, tiny_text: str) -> None:
+    (tmp_path / "mine.jsonl").write_text("{}\n", encoding="utf-8")
+    config = tmp_path / "p.toml"
+    config.write_text(tiny_text.replace("chat:3:160", "mine.jsonl"), encoding="utf-8")
+    assert load_problem(config).trace == str(tmp_path / "mine.jsonl")
+    with pytest.raises(TanrenError, match="cannot read"):
+        load_problem(tmp_path / "absent.toml")
