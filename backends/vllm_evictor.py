@@ -44,6 +44,7 @@ from tanren_dsl.kernels.block_rows import (
     rows_used,
 )
 from tanren_dsl.kernels.free_ring import (
+    UNSCORED,
     new_ring,
     ring_consider,
     ring_push_back,
@@ -93,10 +94,10 @@ class Evictor:
         self.chain = 0.0
 
         self.ring, self.pos, self.ends = new_ring(count)
-        self.unscored = np.ones(count, np.uint8)
         self.rows = new_rows(count)
         self.tally = np.zeros(TALLY_WIDTH)
         self.keys = np.zeros((count, KEY_COUNT))
+        self.flat = self.keys.reshape(-1)
         self.scratch = np.zeros(count)
         self.plain, self.scored, self.lows = (np.zeros(count, np.uint32) for _ in range(3))
         self.decision = np.zeros(DECISION_WIDTH + len(KNOBS))
@@ -116,7 +117,7 @@ class Evictor:
         self.ghosts = Ghosts(self.usable)
 
         for block in self.queue.get_all_free_blocks():
-            ring_push_back(self.ring, self.pos, self.ends, block.block_id)
+            ring_push_back(self.ring, self.pos, self.ends, block.block_id, UNSCORED)
         self._warm_up()
         self._attach()
 
@@ -201,18 +202,19 @@ class Evictor:
             b = block.block_id
             hashed = 1 if block.block_hash is not None else 0
             row_released(self.rows, b, self.now, hashed)
-            self.unscored[b] = 1 if not hashed and self.unhashed_unscored else 0
+            mark = UNSCORED if not hashed and self.unhashed_unscored else 0
             if to_front:
-                ring_push_front(self.ring, self.pos, self.ends, b)
+                ring_push_front(self.ring, self.pos, self.ends, b, mark)
             else:
-                ring_push_back(self.ring, self.pos, self.ends, b)
+                ring_push_back(self.ring, self.pos, self.ends, b, mark)
 
     def reset(self) -> None:
         """All hashes are gone."""
         for b in range(len(self.blocks)):
             if self.block_hash[b] >= 0:
                 self._forget(b)
-                self._left_unhashed(b)
+                if self.pos[b] != -1:
+                    self._left_unhashed(b)
         self.ghosts = Ghosts(self.usable)
 
     def left(self, b: int) -> None:
@@ -242,9 +244,7 @@ class Evictor:
         free = self.queue.num_free_blocks
         if self.ends[2] != free or free < n:
             raise RuntimeError(f"{n} blocks asked for, {free} free, {self.ends[2]} in the mirror")
-        plains, rated = ring_consider(
-            self.ring, self.pos, self.ends, n, self.extra, self.unscored, self.plain, self.scored
-        )
+        plains, rated = ring_consider(self.ring, self.pos, self.ends, n, self.extra, self.plain, self.scored)
         if plains < n:
             if "children" in READS:
                 fill_children(self.rows, self.scored, rated, self.block_hash, self.children)
@@ -261,6 +261,7 @@ class Evictor:
             self.scored,
             rated,
             self.keys,
+            self.flat,
             self.lows,
             self.scratch,
             out,
@@ -360,23 +361,37 @@ class Evictor:
     def _left_unhashed(self, b: int) -> None:
         last_use = self.rows[b, LAST_USE]
         row_released(self.rows, b, last_use, 0)
-        self.unscored[b] = 1 if self.unhashed_unscored else 0
+        if self.unhashed_unscored:
+            self.ring[self.pos[b] & (len(self.ring) - 1)] = b + UNSCORED
 
     def _warm_up(self) -> None:
         """Compile everything now; nothing compiles on the request path."""
         ring, pos, ends = new_ring(4)
         rows, keys, scratch = new_rows(4), np.zeros((4, KEY_COUNT)), np.zeros(4)
         lists = [np.zeros(4, np.uint32) for _ in range(4)]
-        flags = np.zeros(4, np.uint8)
-        ring_push_back(ring, pos, ends, 2)
-        ring_push_front(ring, pos, ends, 1)
+        ring_push_back(ring, pos, ends, 2, 0)
+        ring_push_front(ring, pos, ends, 1, 0)
         row_written(rows, 1, 0.0, 0.0, 0.0, 0.0, 0.0)
         row_released(rows, 1, 0.0, 1)
         row_used(rows, 1, 0.0, 0.0, 0.0, self.tally.copy())
         moving_mean(self.tally.copy(), 0, 0.0, HIT_RATES)
         rows_used(rows, lists[3][:0], 0.0, 0.0, self.decision[MEAN_GAP], self.tally)
         fill_children(rows, lists[1], 2, np.zeros(4, np.int32), np.zeros(4, np.int32))
-        plains, rated = ring_consider(ring, pos, ends, 1, 4, flags, lists[0], lists[1])
+        plains, rated = ring_consider(ring, pos, ends, 1, 4, lists[0], lists[1])
         order(self.decision, rows, lists[1], rated, keys, scratch)
-        ring_take(ring, pos, ends, 1, lists[0], plains, lists[1], rated, keys, lists[2], scratch, lists[3])
+        ring_take(
+            ring,
+            pos,
+            ends,
+            1,
+            lists[0],
+            plains,
+            lists[1],
+            rated,
+            keys,
+            keys.reshape(-1),
+            lists[2],
+            scratch,
+            lists[3],
+        )
         ring_remove(ring, pos, ends, int(pos.argmax()))

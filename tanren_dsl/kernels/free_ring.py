@@ -4,6 +4,9 @@ The queue is a ring of block ids. A block's position counts up without end; its 
 is the position masked. Taking a block out of the middle empties its slot, which is
 skipped later and closed when there are too many, so that the head is read in order.
 
+A block that no policy scores (never used, or without a hash where the engine takes
+those first) is queued with UNSCORED added to its id.
+
 Arrays (B block ids in all, ring size a power of two, at least twice B):
     ring: uint32[size] (EMPTY: no block), pos: int64[B] (-1: not in the queue),
     ends: int64[3] (head, tail, count).
@@ -16,28 +19,30 @@ import numpy as np
 from tanren_dsl.kernels.jit import inlined
 
 EMPTY = 4294967295
+UNSCORED = 2147483648
+LOW = np.uint32(2147483647)
 FEW = 96
 """Up to so many victims are found by insertion."""
 
 
 @inlined
-def ring_push_back(ring, pos, ends, block):
-    """Append a block. Modifies the queue; makes room by closing empty slots."""
+def ring_push_back(ring, pos, ends, block, mark):
+    """Append a block (`mark`: 0 or UNSCORED). Modifies the queue; makes room by closing empty slots."""
     if ends[1] - ends[0] == ring.shape[0]:
         ring_compact(ring, pos, ends)
-    ring[ends[1] & (ring.shape[0] - 1)] = block
+    ring[ends[1] & (ring.shape[0] - 1)] = block + mark
     pos[block] = ends[1]
     ends[1] += 1
     ends[2] += 1
 
 
 @inlined
-def ring_push_front(ring, pos, ends, block):
-    """Prepend a block. Modifies the queue; makes room by closing empty slots."""
+def ring_push_front(ring, pos, ends, block, mark):
+    """Prepend a block (`mark`: 0 or UNSCORED). Modifies the queue; makes room by closing empty slots."""
     if ends[1] - ends[0] == ring.shape[0]:
         ring_compact(ring, pos, ends)
     ends[0] -= 1
-    ring[ends[0] & (ring.shape[0] - 1)] = block
+    ring[ends[0] & (ring.shape[0] - 1)] = block + mark
     pos[block] = ends[0]
     ends[2] += 1
 
@@ -51,17 +56,23 @@ def ring_remove(ring, pos, ends, block):
 
 
 @inlined
-def ring_compact(ring, pos, ends):
-    """Close all gaps towards the tail; the order does not change."""
+def ring_close(ring, pos, ends, upto):
+    """Close the gaps before position `upto`, towards it; the order does not change."""
     mask = ring.shape[0] - 1
-    write = ends[1]
-    for read in range(ends[1] - 1, ends[0] - 1, -1):
-        block = ring[read & mask]
-        if block != EMPTY:
+    write = upto
+    for read in range(upto - 1, ends[0] - 1, -1):
+        entry = ring[read & mask]
+        if entry != EMPTY:
             write -= 1
-            ring[write & mask] = block
-            pos[block] = write
+            ring[write & mask] = entry
+            pos[entry & LOW] = write
     ends[0] = write
+
+
+@inlined
+def ring_compact(ring, pos, ends):
+    """Close all gaps."""
+    ring_close(ring, pos, ends, ends[1])
 
 
 @inlined
@@ -71,8 +82,9 @@ def ring_pop_front(ring, pos, ends, n, out):
     at = ends[0]
     found = 0
     while found < n:
-        block = ring[at & mask]
-        if block != EMPTY:
+        entry = ring[at & mask]
+        if entry != EMPTY:
+            block = entry & LOW
             pos[block] = -1
             out[found] = block
             found += 1
@@ -82,10 +94,10 @@ def ring_pop_front(ring, pos, ends, n, out):
 
 
 @inlined
-def ring_consider(ring, pos, ends, n, extra, unscored, plain, scored):
+def ring_consider(ring, pos, ends, n, extra, plain, scored):
     """The considered set of an allocation of n blocks: the first n + extra free ones.
 
-    Those marked in `unscored` go to `plain`, the others to `scored`, each in the engine's
+    Those marked UNSCORED go to `plain`, the others to `scored`, each in the engine's
     order. Stops early when the first n are all unscored, for then those are taken.
     Returns (number of plain, number of scored). May close gaps; the order does not change.
     """
@@ -95,27 +107,18 @@ def ring_consider(ring, pos, ends, n, extra, unscored, plain, scored):
     plains = 0
     rated = 0
     while plains + rated < want:
-        block = ring[at & mask]
+        entry = ring[at & mask]
         at += 1
-        if block == EMPTY:
-            continue
-        if unscored[block] == 0:
-            scored[rated] = block
+        if entry < UNSCORED:
+            scored[rated] = entry
             rated += 1
-        else:
-            plain[plains] = block
+        elif entry != EMPTY:
+            plain[plains] = entry & LOW
             plains += 1
             if plains == n and rated == 0:
                 break
     if at - ends[0] > 2 * want + 64:
-        write = at
-        for read in range(at - 1, ends[0] - 1, -1):
-            block = ring[read & mask]
-            if block != EMPTY:
-                write -= 1
-                ring[write & mask] = block
-                pos[block] = write
-        ends[0] = write
+        ring_close(ring, pos, ends, at)
     return plains, rated
 
 
@@ -131,13 +134,11 @@ def keys_less(keys, a, b):
 
 
 @inlined
-def keys_finite(keys, n):
-    """Whether the first n rows hold no inf and no nan."""
+def all_finite(values, n):
+    """Whether the first n values hold no inf and no nan."""
     odd = 0
     for i in range(n):
-        for k in range(keys.shape[1]):
-            if not (abs(keys[i, k]) <= 1.7976931348623157e308):
-                odd += 1
+        odd += not (abs(values[i]) <= 1.7976931348623157e308)
     return odd == 0
 
 
@@ -157,13 +158,14 @@ def lowest_rows(keys, n, want, chosen, firsts):
 def lowest_few(keys, n, want, chosen, firsts):
     """`lowest_rows` by insertion."""
     size = 0
+    bound = np.inf
     for i in range(n):
         key = keys[i, 0]
+        if key > bound:
+            continue
         if size < want:
             at = size
             size += 1
-        elif key > firsts[want - 1]:
-            continue
         elif keys_less(keys, i, chosen[want - 1]):
             at = want - 1
         else:
@@ -177,6 +179,8 @@ def lowest_few(keys, n, want, chosen, firsts):
             at -= 1
         firsts[at] = key
         chosen[at] = i
+        if size == want:
+            bound = firsts[want - 1]
 
 
 @inlined
@@ -224,13 +228,14 @@ def heap_sink(keys, heap, size, item):
 
 
 @inlined
-def ring_take(ring, pos, ends, n, plain, plains, scored, rated, keys, chosen, firsts, out):
+def ring_take(ring, pos, ends, n, plain, plains, scored, rated, keys, flat, chosen, firsts, out):
     """Choose n of the considered blocks into `out`, by the keys of `scored`. Modifies the queue.
 
     Unscored ones go first, in the engine's order; then the lowest (keys, engine's order).
-    Any non-finite key: the engine's own order for the whole decision. Returns 1 for such a fault.
+    Any non-finite key (`flat` is `keys` in one dimension): the engine's own order for the whole
+    decision. Returns 1 for such a fault.
     """
-    if plains < n and not keys_finite(keys, rated):
+    if plains < n and not all_finite(flat, rated * keys.shape[1]):
         ring_pop_front(ring, pos, ends, n, out)
         return 1
     filled = min(plains, n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tanren_dsl.kernels.free_ring import EMPTY
+from tanren_dsl.kernels.free_ring import EMPTY, LOW, UNSCORED
 from tanren_dsl.sim.pool import BAD, CHILD_COUNT, HEAP_SIZE, Pool
 
 
@@ -19,7 +19,8 @@ def check_pool(pool: Pool, *, first_block: int, with_heap: bool) -> None:
     positions = np.arange(head, tail)
     blocks = pool.ring[positions & (size - 1)]
     valid = blocks != EMPTY
-    queued = blocks[valid]
+    queued = blocks[valid] & LOW
+    unscored = blocks[valid] >= UNSCORED
     assert (pool.pos[queued] == positions[valid]).all(), "a block does not know its place"
     assert len(queued) == count, "the queue's count is wrong"
     assert len(np.unique(queued)) == count, "a block is queued twice"
@@ -30,11 +31,10 @@ def check_pool(pool: Pool, *, first_block: int, with_heap: bool) -> None:
     parents = pool.block_parent[hashed]
     np.add.at(children, parents[parents >= 0], 1)
     assert (children == pool.hashes[:, CHILD_COUNT]).all(), "child counts are wrong"
-    assert not pool.unscored[hashed[pool.pos[hashed] != -1]].any(), "a hashed block is marked unscored"
+    assert not np.isin(queued[unscored], hashed).any(), "a hashed block is marked unscored"
     assert np.isfinite(pool.rows).all(), "a signal is not finite"
     if with_heap:
         entries = slice(0, int(pool.counts[HEAP_SIZE]))
         owners = pool.entry_block[entries]
         live = (pool.stamp[owners] == pool.entry_stamp[entries]) & (pool.pos[owners] != -1)
-        scored = int((pool.unscored[queued] == 0).sum())
-        assert int(live.sum()) + int(pool.counts[BAD]) == scored, "the heap lost a block"
+        assert int(live.sum()) + int(pool.counts[BAD]) == int((~unscored).sum()), "the heap lost a block"

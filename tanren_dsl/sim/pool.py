@@ -25,7 +25,9 @@ from tanren_dsl.kernels.block_rows import (
 from tanren_dsl.kernels.call import call_scorer
 from tanren_dsl.kernels.free_ring import (
     EMPTY,
-    keys_finite,
+    LOW,
+    UNSCORED,
+    all_finite,
     new_ring,
     ring_compact,
     ring_consider,
@@ -75,13 +77,13 @@ class Pool(NamedTuple):
     ring: _Array
     pos: _Array
     ends: _Array
-    unscored: _Array
     rows: _Array
     decision: _Array
     tally: _Array
     plain: _Array
     scored: _Array
     keys: _Array
+    flat: _Array
     lows: _Array
     scratch: _Array
     entry_keys: _Array
@@ -100,17 +102,18 @@ def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with
     """A pool of block ids 0 to blocks - 1, none of them queued yet."""
     ring, pos, ends = new_ring(blocks)
     entries = 4 * blocks + 64 if with_heap else 1
+    keys = np.zeros((blocks, key_count), np.float64)
     return Pool(
         ring=ring,
         pos=pos,
         ends=ends,
-        unscored=np.ones(blocks, np.uint8),
         rows=new_rows(blocks),
         decision=decision,
         tally=np.zeros(6, np.float64),
         plain=np.zeros(blocks, np.uint32),
         scored=np.zeros(blocks, np.uint32),
-        keys=np.zeros((blocks, key_count), np.float64),
+        keys=keys,
+        flat=keys.reshape(-1),
         lows=np.zeros(blocks, np.uint32),
         scratch=np.zeros(blocks, np.float64),
         entry_keys=np.zeros((entries, key_count), np.float64),
@@ -167,9 +170,7 @@ def pool_take(pool, rule, n, out):
     if rule.mode == HEAP:
         _take_from_heap(pool, rule, n, out)
         return
-    plains, rated = ring_consider(
-        pool.ring, pool.pos, pool.ends, n, rule.extra, pool.unscored, pool.plain, pool.scored
-    )
+    plains, rated = ring_consider(pool.ring, pool.pos, pool.ends, n, rule.extra, pool.plain, pool.scored)
     if plains < n:
         score(pool, rule, pool.scored, rated)
         pool.counts[DECISIONS] += 1
@@ -183,6 +184,7 @@ def pool_take(pool, rule, n, out):
         pool.scored,
         rated,
         pool.keys,
+        pool.flat,
         pool.lows,
         pool.scratch,
         out,
@@ -194,13 +196,13 @@ def _take_from_heap(pool, rule, n, out):
     filled = 0
     mask = pool.ring.shape[0] - 1
     while filled < n:  # unscored blocks stand in front of the queue
-        block = pool.ring[pool.ends[0] & mask]
-        if block != EMPTY:
-            if pool.unscored[block] == 0:
-                break
-            out[filled] = block
+        entry = pool.ring[pool.ends[0] & mask]
+        if entry < UNSCORED:
+            break
+        if entry != EMPTY:
+            out[filled] = entry & LOW
+            ring_remove(pool.ring, pool.pos, pool.ends, out[filled])
             filled += 1
-            ring_remove(pool.ring, pool.pos, pool.ends, block)
         pool.ends[0] += 1
     if filled == n:
         return
@@ -248,7 +250,6 @@ def pool_write(pool, block, hashed, parent, now, depth, chain, generated, usable
     """A block gets a hash (`parent` is the hash before it in the chain, or -1)."""
     pool.block_hash[block] = hashed
     pool.block_parent[block] = parent
-    pool.unscored[block] = 0
     if parent >= 0:
         pool.hashes[parent, CHILD_COUNT] += 1
     ghost = 0.0
@@ -277,12 +278,12 @@ def pool_release(pool, rule, block, now, to_front, unhashed_unscored):
     """A block's last reference is gone: it enters the free queue, at the back unless told otherwise."""
     hashed = 1 if pool.block_hash[block] >= 0 else 0
     row_released(pool.rows, block, now, hashed)
-    pool.unscored[block] = 1 if hashed == 0 and unhashed_unscored != 0 else 0
+    mark = UNSCORED if hashed == 0 and unhashed_unscored != 0 else 0
     if to_front != 0:
-        ring_push_front(pool.ring, pool.pos, pool.ends, block)
+        ring_push_front(pool.ring, pool.pos, pool.ends, block, mark)
     else:
-        ring_push_back(pool.ring, pool.pos, pool.ends, block)
-    if rule.mode == HEAP and pool.unscored[block] == 0:
+        ring_push_back(pool.ring, pool.pos, pool.ends, block, mark)
+    if rule.mode == HEAP and mark == 0:
         _enter_heap(pool, rule, block)
 
 
@@ -312,7 +313,7 @@ def _enter_heap(pool, rule, block):
     pool.stamp[block] = pool.counts[STAMP]
     pool.scored[0] = block
     score(pool, rule, pool.scored, 1)
-    if keys_finite(pool.keys, 1):
+    if all_finite(pool.flat, pool.keys.shape[1]):
         pool.counts[HEAP_SIZE] = heap_push(
             pool.entry_keys,
             pool.entry_block,
@@ -332,4 +333,4 @@ def _enter_heap(pool, rule, block):
 def pool_fill(pool, first, last):
     """Queue the never-used blocks first to last - 1, in ascending order."""
     for block in range(first, last):
-        ring_push_back(pool.ring, pool.pos, pool.ends, block)
+        ring_push_back(pool.ring, pool.pos, pool.ends, block, UNSCORED)
