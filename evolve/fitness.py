@@ -113,7 +113,7 @@ def cost_of(policy: Policy) -> float:
     """Complexity of the normal form by the weights of the operator table.
 
     >>> cost_of(loads("policy p : evict order by uses / mean(uses), last_use"))
-    6.5
+    5.5
     """
     return sum(
         OP_BY_NAME[node.op].cost if isinstance(node, Apply | Fold) else SIGNAL_COST

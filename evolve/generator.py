@@ -12,7 +12,9 @@ from typing import Any
 
 from deap import gp
 
-from tanren_dsl.evolve.primitives import Key, Node, Order, Primitives, Slot, Truth
+from tanren_dsl.evolve.primitives import Considered, Key, Node, Order, Primitives, Slot, Truth
+from tanren_dsl.signals import signals_of
+from tanren_dsl.units import PLAIN, TIME, TOKENS, Number
 
 _STOP = 0.35
 """Chance to end with a terminal before the height is used up."""
@@ -63,6 +65,23 @@ class Generator:
             nodes.extend(self.subtree(rng, argument, height - 1))
         return nodes
 
+    def product(self, rng: Random) -> Tree:
+        """A key of the greedy-dual family: a duration, by chance times a size and by a count.
+
+        The block for which it is largest goes first, as in `-age * depth / (1 + uses)`.
+        """
+        made = self.primitives
+        nodes = [self._signal(rng, TIME)]
+        for op, chance in (("mul", 0.6), ("div", 0.6)):
+            if rng.random() >= chance:
+                continue
+            other = [self._signal(rng, TOKENS)]
+            if op == "div":
+                other = [made.writer("add", [made.plain] * 2), made.constant(1.0), self._signal(rng, PLAIN)]
+            nodes = [made.writer(op, [nodes[0].ret, other[0].ret]), *nodes, *other]
+        considered = self.terminal(rng, Considered)
+        return Tree([made.pset.mapping["order#1"], considered, made.writer("neg", [nodes[0].ret]), *nodes])
+
     def terminal(self, rng: Random, slot: Slot) -> Node:
         """A signal, knob, aggregate or constant that fits a slot which has one."""
         if issubclass(self.primitives.plain, slot) and slot is not Key and rng.random() < _CONSTANT:
@@ -74,6 +93,13 @@ class Generator:
         if rng.random() < 0.3:
             return self.primitives.constant(float(rng.randrange(5)))
         return self.primitives.constant(rounded(10.0 ** rng.uniform(-2.0, 2.0)))
+
+    def _signal(self, rng: Random, type_: Number) -> Node:
+        """A signal of an object with this type."""
+        rows = signals_of("evict").values()
+        names = [row.name for row in rows if row.scope == "object" and row.type == type_]
+        known = [node for name in names if (node := self.primitives.terminal(name)) is not None]
+        return rng.choice(known)
 
     def _kind_of_key(self, rng: Random) -> Slot:
         kinds = [slot for slot in self.slots if issubclass(slot, Key) and slot is not Key]

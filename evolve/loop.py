@@ -140,12 +140,16 @@ class _Run:
         return born
 
     def _made(self, generation: int, place: int, parents: Sequence[Tree], rng: Random) -> Offspring:
-        """An individual; in the first generation a random one or, at every other place, a changed classic."""
+        """An individual; in the first generation by turns random, a changed classic, a product."""
         problem = self.problem
-        if generation == 0 and not (parents and place % 2):
-            return Offspring(fresh(self.make, problem.limits, rng), "random", ())
         if generation == 0:
-            parents = [rng.choice(parents)]
+            turn = place % 3
+            if turn == 1 and parents:
+                parents = [rng.choice(parents)]
+            elif turn == 2:
+                return Offspring(self.make.product(rng), "product", ())
+            else:
+                return Offspring(fresh(self.make, problem.limits, rng), "random", ())
         return vary(parents, self.make, problem.rates, problem.limits, problem.search.tournament, rng)
 
     def _parents(self) -> list[Tree]:

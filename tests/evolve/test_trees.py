@@ -96,6 +96,13 @@ def test_generations_of_variation_stay_within_the_limits() -> None:
             trees[place] = made
 
 
+def test_products_are_valid_policies() -> None:
+    for place in range(100):
+        tree = MAKE.product(Random(place))
+        assert_fits(tree)
+        policy_of(tree)
+
+
 def test_every_type_can_be_made_at_any_height() -> None:
     for slot in MAKE.slots:
         for height in range(4):
