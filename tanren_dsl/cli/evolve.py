@@ -13,6 +13,7 @@ import click
 
 from tanren_dsl.cli.options import json_option
 from tanren_dsl.cli.output import print_json, print_table, say
+from tanren_dsl.errors import TanrenError
 
 if TYPE_CHECKING:  # these bring NumPy and DEAP, which `--help` does not wait for
     from tanren_dsl.evolve.loop import Step
@@ -47,6 +48,10 @@ def evolve(
     problem = load_problem(config)
     if trace_name is not None:
         problem = replace(problem, trace=trace_name)
+    if not problem.trace.startswith("chat") and not Path(problem.trace).exists():
+        raise TanrenError(
+            f"{config}: there is no trace {problem.trace}", hint="pass its place with --trace PATH"
+        )
     folder = out if out is not None else Path("runs") / f"{config.stem}-{seed}"
     with progress_bar() as progress:
         outcome = run_evolution(problem, seed, folder, workers or processors(), progress)
