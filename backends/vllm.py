@@ -39,6 +39,8 @@ def emit(evict: Policy) -> str:
     Raises:
         UnsupportedError: the policy reads a signal that vLLM's block pool cannot provide.
     """
+    if evict.kind != "evict":
+        raise UnsupportedError(f"{evict.name}: the vllm target does not take schedule policies yet")
     refuse_missing_signals(evict, VLLM)
     parts = [
         _header(evict),

@@ -69,20 +69,27 @@ def read_source(path: str | Path) -> Source:
         raise TanrenError(f"cannot read {path}: permission denied") from None
     except (OSError, ValueError) as error:
         raise TanrenError(f"cannot read {path}: {error}") from None
+    return source_of(data, str(path))
+
+
+def source_of(data: bytes, name: str) -> Source:
+    """The text in these bytes, under a name for messages; raises TanrenError as `read_source` does."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     if not data.strip():
-        raise TanrenError(f"{path} is empty", hint=_MINIMAL)
+        raise TanrenError(f"{name} is empty", hint=_MINIMAL)
     if len(data) > MAX_BYTES:
-        raise TanrenError(f"{path} is larger than {MAX_BYTES // 1024} KiB, the most a policy may have")
+        raise TanrenError(f"{name} is larger than {MAX_BYTES // 1024} KiB, the most a policy may have")
     if (nul := data.find(b"\0")) >= 0:
-        raise TanrenError(f"{path} is not a text: NUL byte at offset {nul}")
+        line = data.count(b"\n", 0, nul) + 1
+        raise TanrenError(f"{name}:{line}: not a text: NUL byte at offset {nul}")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
         raise TanrenError(
-            f"{path} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}"
+            f"{name}:{line}: not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}"
         ) from None
-    return Source(str(path), text)
+    return Source(name, text)
 
 
 def parse(source: Source) -> PolicyText:

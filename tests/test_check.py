@@ -1,5 +1,6 @@
 import math
 from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tanren_dsl.units import INSTANT, PLAIN, TIME, TOKENS, Number, Unit
 from tests.strategies import Example, policies
 
 WRONG = Path(__file__).parent / "fixtures" / "wrong" / "policies.txt"
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(str(files("tanren_dsl.examples")))
 
 
 def _keys(text: str, kind: str = "evict") -> list[str]:

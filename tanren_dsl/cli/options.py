@@ -186,15 +186,9 @@ def read_stdin() -> Source:
     Raises:
         TanrenError: it is empty or not UTF-8.
     """
-    data = sys.stdin.buffer.read()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        found = data[error.start]
-        raise TanrenError(f"<stdin> is not UTF-8: byte 0x{found:02x} at offset {error.start}") from None
-    if not text.strip():
-        raise TanrenError("<stdin> is empty")
-    return Source("<stdin>", text)
+    from tanren_dsl.parser import source_of
+
+    return source_of(sys.stdin.buffer.read(), "<stdin>")
 
 
 def examples() -> dict[str, Path]:

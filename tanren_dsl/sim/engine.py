@@ -14,7 +14,8 @@ import numpy as np
 
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.kernels.block_rows import BLOCK_SIZE, CAPACITY, MAX_RUNNING, TOKEN_BUDGET
-from tanren_dsl.sim.engine_kernel import (
+from tanren_dsl.sim.engine_kernel import run
+from tanren_dsl.sim.engine_state import (
     ADMITTED,
     EVENTS,
     EVICTED,
@@ -30,7 +31,6 @@ from tanren_dsl.sim.engine_kernel import (
     TIME,
     Limits,
     new_engine,
-    run,
 )
 from tanren_dsl.sim.integrity import check_pool
 from tanren_dsl.sim.pool import DECISIONS, EVICTIONS, FAULTS, WHERE, new_pool, pool_fill

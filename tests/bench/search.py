@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -56,7 +57,7 @@ def _score(trace: RequestTable, text: str) -> tuple[float, ...]:
     marks.append(time.perf_counter())
     simulate(trace, policy, compile_ordering, CAPACITY, use_shortcuts=False, next_use=np.zeros(0))
     marks.append(time.perf_counter())
-    return tuple(after - before for before, after in zip(marks, marks[1:], strict=False))
+    return tuple(after - before for before, after in pairwise(marks))
 
 
 def _texts(percent: str) -> list[str]:

@@ -68,7 +68,7 @@ def test_check_json_lists_findings(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "is empty"), (b"policy \xff", "is not UTF-8"), (b"policy p\0", "NUL byte"),
+    [(b"", "is empty"), (b"policy \xff", ":1: not UTF-8"), (b"policy p\0", "NUL byte"),
      (None, "no such file")],
     ids=["empty", "mis-encoded", "binary", "missing"],
 )  # fmt: skip
@@ -150,7 +150,7 @@ def test_fmt_normalises_line_ends_and_byte_order_mark(run: Run, tmp_path: Path) 
 def test_fmt_is_a_filter(run: Run) -> None:
     result = run("fmt", "-", stdin=UGLY)
     assert (result.exit_code, result.stdout) == (0, LRU)
-    refused(run("fmt", "-", stdin=b"\xff"), "<stdin> is not UTF-8")
+    refused(run("fmt", "-", stdin=b"\xff"), "<stdin>:1: not UTF-8")
 
 
 def test_fmt_leaves_a_wrong_file_as_it_was(run: Run, tmp_path: Path) -> None:

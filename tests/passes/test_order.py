@@ -1,3 +1,4 @@
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from tanren_dsl.check import load, loads
 from tanren_dsl.passes.order import analyze, reads
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "evict"
+EXAMPLES = Path(str(files("tanren_dsl.examples"))) / "evict"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 DECISION = {"now": 0}  # signals of the decision and their places
-COLUMNS = {"uses": 5, "gap": 2, "last_use": 0}  # signals of an object and their columns
+COLUMNS = {"uses": 1, "gap": 4, "last_use": 0}  # signals of an object and their columns
 KNOBS = {"budget": 3.0, "slo": 2.5}  # the operator's settings; times in microseconds
 
 
@@ -84,8 +84,8 @@ def order(decision, rows, ids, n, keys, scratch):
     mean_of_age = mean_of_age / float(n)
     for j in range(n):
         i = ids[j]
-        uses = float(rows[i, 5])
-        gap = float(rows[i, 2])
+        uses = float(rows[i, 1])
+        gap = float(rows[i, 4])
         age = now - float(rows[i, 0])
         keys[j, 0] = 1.0 if ((uses >= 2.0) and (gap < knob_budget)) else 0.0
         keys[j, 1] = (log1p(uses) * param_heat) - div(age, mean_of_age)
