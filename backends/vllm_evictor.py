@@ -373,7 +373,7 @@ class Evictor:
         ring_push_front(ring, pos, ends, 1, 0)
         row_written(rows, 1, 0.0, 0.0, 0.0, 0.0, 0.0)
         row_released(rows, 1, 0.0, 1)
-        row_used(rows, 1, 0.0, 0.0, 0.0, self.tally.copy())
+        row_used(rows, 1, 0.0, 0.0, 0.0)
         moving_mean(self.tally.copy(), 0, 0.0, HIT_RATES)
         rows_used(rows, lists[3][:0], 0.0, 0.0, self.decision[MEAN_GAP], self.tally)
         fill_children(rows, lists[1], 2, np.zeros(4, np.int32), np.zeros(4, np.int32))

@@ -41,20 +41,26 @@ OLDEST_WAIT = decision_index("oldest_wait")
 SERVICE_RATE = decision_index("service_rate")
 
 TALLY_WIDTH = 6
+HUGE = 1 << 22
+"""From so many bytes on, NumPy asks for huge pages, which spare the translation of addresses."""
 GAPS = float(GAP_WINDOW)
 HIT_RATES = float(HIT_RATE_WINDOW)
 RATES = float(RATE_WINDOW)
 
 
 @inlined
+def mean_after(mean, count, value, window):
+    """The mean once the value that is number `count` has come: plain at first, then moving."""
+    if count < window:
+        return mean + (value - mean) / count
+    return mean + (value - mean) * (1.0 / window)
+
+
+@inlined
 def moving_mean(tally, at, value, window):
     """Fold a value into the mean at `tally[at]`, counted at `tally[at + 1]`."""
-    count = tally[at + 1] + 1.0
-    tally[at + 1] = count
-    if count < window:
-        tally[at] = tally[at] + (value - tally[at]) / count
-    else:
-        tally[at] = tally[at] + (value - tally[at]) * (1.0 / window)
+    tally[at + 1] += 1.0
+    tally[at] = mean_after(tally[at], tally[at + 1], value, window)
 
 
 @inlined
@@ -74,26 +80,25 @@ def row_written(rows, block, now, depth, chain, generated, ghost_uses):
 
 
 @inlined
-def row_used(rows, block, now, chain, mean_gap, tally):
-    """An admission hit a block; also feeds the mean gap."""
+def row_used(rows, block, now, chain, mean_gap):
+    """An admission hit a block. Returns the gap, which belongs into the mean gap."""
     row = rows[block]
     gap = now - row[USED_AT]
     row[GAP] = gap
     row[USED_AT] = now
     row[USES] += 1.0
-    if now - row[MARK] >= mean_gap:
-        row[SPACED_USES] += 1.0
-        row[MARK] = now
-    if chain > row[CHAIN]:
-        row[CHAIN] = chain
-    moving_mean(tally, 0, gap, GAPS)
+    spaced = now - row[MARK] >= mean_gap
+    row[SPACED_USES] += 1.0 if spaced else 0.0
+    row[MARK] = now if spaced else row[MARK]
+    row[CHAIN] = chain if chain > row[CHAIN] else row[CHAIN]
+    return gap
 
 
 @jit
 def rows_used(rows, ids, now, chain, mean_gap, tally):
     """An admission hit these blocks, in this order."""
     for i in range(ids.shape[0]):
-        row_used(rows, ids[i], now, chain, mean_gap, tally)
+        moving_mean(tally, 0, row_used(rows, ids[i], now, chain, mean_gap), GAPS)
 
 
 @jit
@@ -117,7 +122,7 @@ def row_released(rows, block, now, hashed):
 
 def new_rows(blocks: int) -> np.ndarray:
     """Rows of zeros, each on cache lines of its own: float64[blocks, ROW_WIDTH]."""
-    room = np.zeros(blocks * ROW_WIDTH + 8)
-    room.fill(0.0)  # touch the pages now
+    room = np.empty(max(blocks * ROW_WIDTH + 8, HUGE // 8))
+    room.fill(0.0)
     start = -(room.ctypes.data // 8) % 8
     return room[start : start + blocks * ROW_WIDTH].reshape(blocks, ROW_WIDTH)

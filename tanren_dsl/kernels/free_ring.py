@@ -80,15 +80,15 @@ def ring_pop_front(ring, pos, ends, n, out):
     """Take the first n blocks in the engine's own order into `out`. Modifies the queue."""
     mask = ring.shape[0] - 1
     at = ends[0]
-    found = 0
-    while found < n:
+    for i in range(n):
         entry = ring[at & mask]
-        if entry != EMPTY:
-            block = entry & LOW
-            pos[block] = -1
-            out[found] = block
-            found += 1
+        while entry == EMPTY:
+            at += 1
+            entry = ring[at & mask]
         at += 1
+        block = entry & LOW
+        pos[block] = -1
+        out[i] = block
     ends[0] = at
     ends[2] -= n
 
@@ -159,6 +159,8 @@ def lowest_few(keys, n, want, chosen, firsts):
     """`lowest_rows` by insertion."""
     size = 0
     bound = np.inf
+    last = 0
+    count = keys.shape[1]
     for i in range(n):
         key = keys[i, 0]
         if key > bound:
@@ -166,10 +168,13 @@ def lowest_few(keys, n, want, chosen, firsts):
         if size < want:
             at = size
             size += 1
-        elif keys_less(keys, i, chosen[want - 1]):
-            at = want - 1
         else:
-            continue
+            if key == bound:  # a tie goes to the earlier row, unless a later key decides
+                if count == 1 or keys[i, 1] > keys[last, 1]:
+                    continue
+                if keys[i, 1] == keys[last, 1] and (count == 2 or keys[i, 2] >= keys[last, 2]):
+                    continue
+            at = want - 1
         while at > 0:
             before = firsts[at - 1]
             if key > before or (key == before and not keys_less(keys, i, chosen[at - 1])):
@@ -181,6 +186,7 @@ def lowest_few(keys, n, want, chosen, firsts):
         chosen[at] = i
         if size == want:
             bound = firsts[want - 1]
+            last = chosen[want - 1]
 
 
 @inlined

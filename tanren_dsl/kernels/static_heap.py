@@ -3,7 +3,7 @@
 With `candidates all` and static keys, a block's keys are computed once, when it
 enters the free queue, and the lowest are popped in O(log n). Entries of blocks that
 left the queue meanwhile go stale and are dropped when met. An entry is valid when
-its stamp is still the block's stamp and the block is still queued.
+its stamp is still the block's stamp; a block that leaves the queue loses it.
 """
 
 from tanren_dsl.kernels.jit import inlined
@@ -56,13 +56,13 @@ def entry_down(entry_keys, entry_block, entry_stamp, hole, size):
 
 
 @inlined
-def heap_push(entry_keys, entry_block, entry_stamp, size, stamp, pos, keys, block):
+def heap_push(entry_keys, entry_block, entry_stamp, size, stamp, keys, block):
     """Add a block with the keys in row 0 of `keys`; returns the new size. Drops stale entries when full."""
     if size == entry_block.shape[0]:
         live = 0
         for i in range(size):
             owner = entry_block[i]
-            if stamp[owner] == entry_stamp[i] and pos[owner] != -1 and owner != block:
+            if stamp[owner] == entry_stamp[i]:
                 entry_swap(entry_keys, entry_block, entry_stamp, live, i)
                 live += 1
         size = live
@@ -77,10 +77,10 @@ def heap_push(entry_keys, entry_block, entry_stamp, size, stamp, pos, keys, bloc
 
 
 @inlined
-def heap_pop(entry_keys, entry_block, entry_stamp, size, stamp, pos):
+def heap_pop(entry_keys, entry_block, entry_stamp, size, stamp):
     """Drop the lowest entry; returns (its block, the new size), block -1 if it was stale."""
     block = entry_block[0]
-    if stamp[block] != entry_stamp[0] or pos[block] == -1:
+    if stamp[block] != entry_stamp[0]:
         block = -1
     size -= 1
     if size > 0:

@@ -9,6 +9,7 @@ several blocks a hash (the first cached is the one hit), requests in flight, bat
 """
 
 from tanren_dsl.kernels.block_rows import (
+    GAPS,
     HIT_RATE,
     HIT_RATES,
     KV_FREE,
@@ -79,7 +80,7 @@ def count_need(engine, pool, limits, r, tokens, hits):
 
 
 @jit
-def cache_upto(engine, pool, limits, r, tokens):
+def cache_upto(engine, pool, rule, limits, r, tokens):
     """Full blocks below `tokens` get their hash."""
     start = engine.hash_at[r]
     for i in range(engine.cached[r], tokens // limits.block_size):
@@ -89,6 +90,7 @@ def cache_upto(engine, pool, limits, r, tokens):
         generated = 1.0 if (i + 1) * limits.block_size > engine.prompt[r] else 0.0
         pool_write(
             pool,
+            rule,
             block,
             held,
             parent,
@@ -112,7 +114,10 @@ def allocate(engine, pool, rule, limits, r, computed, new, hits):
     at = engine.block_at[r]
     for i in range(hits):
         block = pool.hashes[engine.hashes[start + i], WHERE]
-        pool_use(pool, rule, block, pool.decision[NOW], float(engine.prompt[r]), pool.decision[MEAN_GAP])
+        gap = pool_use(
+            pool, rule, block, pool.decision[NOW], float(engine.prompt[r]), pool.decision[MEAN_GAP]
+        )
+        moving_mean(pool.tally, 0, gap, GAPS)
         engine.refs[block] += 1
         engine.blocks[at + engine.held[r]] = block
         engine.held[r] += 1
@@ -122,11 +127,11 @@ def allocate(engine, pool, rule, limits, r, computed, new, hits):
         block = engine.taken[i]
         if pool.block_hash[block] >= 0:
             note(engine, EVICTED, engine.state[STEP], block, 0)
-            unlink_hash(engine, pool, block, pool_evict(pool, block))
+            unlink_hash(engine, pool, block, pool_evict(pool, rule, block))
         engine.refs[block] = 1
         engine.blocks[at + engine.held[r]] = block
         engine.held[r] += 1
-    cache_upto(engine, pool, limits, r, min(computed + new, engine.known[r]))
+    cache_upto(engine, pool, rule, limits, r, min(computed + new, engine.known[r]))
     return True
 
 
@@ -276,7 +281,7 @@ def update(engine, pool, rule, limits, slot):
         if limits.depth > 1:
             engine.placeholders[r] -= 1
             if engine.is_running[r] != 0:
-                cache_upto(engine, pool, limits, r, engine.computed[r] - engine.placeholders[r])
+                cache_upto(engine, pool, rule, limits, r, engine.computed[r] - engine.placeholders[r])
         if engine.known[r] == engine.prompt[r] + engine.output[r]:
             release(engine, pool, rule, limits, r)
             note(engine, FINISHED, engine.batch_step[slot], r, 0)

@@ -71,7 +71,6 @@ class Engine(NamedTuple):
     parent: _Array
     refs: _Array
     last_of: _Array
-    after: _Array
     before: _Array
     waiting: _Array
     running: _Array
@@ -111,7 +110,6 @@ def new_engine(
         parent=parent,
         refs=np.zeros(ids, np.int32),
         last_of=np.full(len(parent) + 1, -1, np.int32),
-        after=np.full(ids, -1, np.int32),
         before=np.full(ids, -1, np.int32),
         waiting=np.zeros(room, np.int64),
         running=np.zeros(seqs, np.int64),
@@ -141,9 +139,9 @@ def link_hash(engine, pool, block, held):
     """The block becomes the newest of those that carry a hash."""
     last = engine.last_of[held]
     engine.before[block] = last
-    engine.after[block] = -1
+    pool.after[block] = -1
     if last >= 0:
-        engine.after[last] = block
+        pool.after[last] = block
     else:
         pool.hashes[held, WHERE] = block
     engine.last_of[held] = block
@@ -152,9 +150,9 @@ def link_hash(engine, pool, block, held):
 @inlined
 def unlink_hash(engine, pool, block, held):
     """The block no longer carries the hash."""
-    before, after = engine.before[block], engine.after[block]
+    before, after = engine.before[block], pool.after[block]
     if before >= 0:
-        engine.after[before] = after
+        pool.after[before] = after
     else:
         pool.hashes[held, WHERE] = after
     if after >= 0:

@@ -15,6 +15,7 @@ from tanren_dsl.kernels.block_rows import (
     CHILDREN,
     DEPTH,
     GHOST_USES,
+    HUGE,
     LAST_USE,
     USES,
     new_rows,
@@ -52,7 +53,8 @@ HEAP = 2
 HEAP_SIZE, STAMP, BAD, EVICTIONS, FAULTS, DECISIONS = range(6)
 WHERE, CHILD_COUNT, GHOST_SEQ, GHOST_COUNT = range(4)
 """Columns of the hash table: the block that a lookup finds (-1: none), cached blocks whose parent
-this is, the number of its last eviction, and the uses it had collected by then."""
+this is, the number of its last eviction, and the uses it had collected by then. Where several
+blocks carry a hash, `Pool.after` leads from the one that is found to the others."""
 
 
 class Rule(NamedTuple):
@@ -62,13 +64,13 @@ class Rule(NamedTuple):
         mode: PASS_THROUGH, SCAN or HEAP.
         address: the compiled ordering; 0 means the oracle's keys (furthest next use, deepest).
         extra: free blocks considered beyond the n asked for.
-        fills_children: the ordering reads `children`.
+        keeps_children: the ordering reads `children`, so the rows carry it.
     """
 
     mode: int
     address: int
     extra: int
-    fills_children: int
+    keeps_children: int
 
 
 class Pool(NamedTuple):
@@ -96,6 +98,7 @@ class Pool(NamedTuple):
     block_hash: _Array
     block_parent: _Array
     hashes: _Array
+    after: _Array
 
 
 def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with_heap: bool) -> Pool:
@@ -126,11 +129,13 @@ def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with
         block_hash=np.full(blocks, -1, np.int32),
         block_parent=np.full(blocks, -1, np.int32),
         hashes=_new_hashes(hashes),
+        after=np.full(blocks, -1, np.int32),
     )
 
 
 def _new_hashes(count: int) -> _Array:
-    table = np.zeros((count + 1, 4), np.int32)
+    table = np.empty((max(count + 1, HUGE // 16), 4), np.int32)[: count + 1]
+    table[:] = 0
     table[:, WHERE] = -1
     table[:, GHOST_SEQ] = -(1 << 30)
     return table
@@ -144,10 +149,6 @@ def score(pool, rule, ids, n):
             pool.keys[j, 0] = -pool.next_use[ids[j]]
             pool.keys[j, 1] = -pool.rows[ids[j], DEPTH]
         return
-    if rule.fills_children != 0:
-        for j in range(n):
-            held = pool.block_hash[ids[j]]
-            pool.rows[ids[j], CHILDREN] = float(pool.hashes[held, CHILD_COUNT]) if held >= 0 else 0.0
     call_scorer(
         rule.address,
         pool.decision.ctypes.data,
@@ -219,12 +220,11 @@ def _take_from_heap(pool, rule, n, out):
         return
     size = pool.counts[HEAP_SIZE]
     while filled < n:
-        block, size = heap_pop(
-            pool.entry_keys, pool.entry_block, pool.entry_stamp, size, pool.stamp, pool.pos
-        )
+        block, size = heap_pop(pool.entry_keys, pool.entry_block, pool.entry_stamp, size, pool.stamp)
         if block >= 0:
             out[filled] = block
             filled += 1
+            pool.stamp[block] = -1
             ring_remove(pool.ring, pool.pos, pool.ends, block)
     pool.counts[HEAP_SIZE] = size
 
@@ -232,39 +232,54 @@ def _take_from_heap(pool, rule, n, out):
 @inlined
 def _leave(pool, rule, block):
     ring_remove(pool.ring, pool.pos, pool.ends, block)
-    if rule.mode == HEAP and pool.bad[block] != 0:
-        pool.bad[block] = 0
-        pool.counts[BAD] -= 1
+    if rule.mode == HEAP:
+        pool.stamp[block] = -1
+        if pool.bad[block] != 0:
+            pool.bad[block] = 0
+            pool.counts[BAD] -= 1
 
 
 @inlined
 def pool_use(pool, rule, block, now, chain, mean_gap):
-    """An admission uses a cached block: it leaves the queue if it is in it, and the use is counted."""
+    """An admission uses a cached block, which leaves the queue if it is in it. Returns the gap before."""
     if pool.pos[block] != -1:
         _leave(pool, rule, block)
-    row_used(pool.rows, block, now, chain, mean_gap, pool.tally)
+    return row_used(pool.rows, block, now, chain, mean_gap)
 
 
 @inlined
-def pool_write(pool, block, hashed, parent, now, depth, chain, generated, usable):
+def _count_child(pool, rule, parent, change):
+    count = pool.hashes[parent, CHILD_COUNT] + change
+    pool.hashes[parent, CHILD_COUNT] = count
+    if rule.keeps_children != 0:
+        block = pool.hashes[parent, WHERE]
+        while block >= 0:
+            pool.rows[block, CHILDREN] = float(count)
+            block = pool.after[block]
+
+
+@inlined
+def pool_write(pool, rule, block, hashed, parent, now, depth, chain, generated, usable):
     """A block gets a hash (`parent` is the hash before it in the chain, or -1)."""
     pool.block_hash[block] = hashed
     pool.block_parent[block] = parent
     if parent >= 0:
-        pool.hashes[parent, CHILD_COUNT] += 1
+        _count_child(pool, rule, parent, 1)
     ghost = 0.0
     if pool.counts[EVICTIONS] - pool.hashes[hashed, GHOST_SEQ] < usable:
         ghost = float(pool.hashes[hashed, GHOST_COUNT])
     row_written(pool.rows, block, now, depth, chain, generated, ghost)
+    if rule.keeps_children != 0:
+        pool.rows[block, CHILDREN] = float(pool.hashes[hashed, CHILD_COUNT])
 
 
 @inlined
-def pool_evict(pool, block):
+def pool_evict(pool, rule, block):
     """A taken block loses its hash, which is remembered for a while. Returns the hash."""
     held = pool.block_hash[block]
     parent = pool.block_parent[block]
     if parent >= 0:
-        pool.hashes[parent, CHILD_COUNT] -= 1
+        _count_child(pool, rule, parent, -1)
     pool.counts[EVICTIONS] += 1
     pool.hashes[held, GHOST_SEQ] = pool.counts[EVICTIONS]
     pool.hashes[held, GHOST_COUNT] = int(pool.rows[block, USES] + pool.rows[block, GHOST_USES])
@@ -288,19 +303,25 @@ def pool_release(pool, rule, block, now, to_front, unhashed_unscored):
 
 
 @inlined
-def pool_rest(pool, rule, blocks, n, now):
-    """The first n of `blocks`, all with a hash, enter the free queue at the back, the last one first."""
+def pool_reserve(pool, n):
+    """Make room for n more blocks at the back of the queue. Returns the position of the first."""
     if pool.ends[1] + n - pool.ends[0] > pool.ring.shape[0]:
         ring_compact(pool.ring, pool.pos, pool.ends)
-    mask = pool.ring.shape[0] - 1
-    tail = pool.ends[1]
-    for j in range(n - 1, -1, -1):
-        block = blocks[j]
-        pool.rows[block, LAST_USE] = now
-        pool.ring[tail & mask] = block
-        pool.pos[block] = tail
-        tail += 1
-    pool.ends[1] = tail
+    return pool.ends[1]
+
+
+@inlined
+def pool_place(pool, block, at, now):
+    """Give a block its place in the reserved room; it counts as queued from `pool_admit` on."""
+    pool.rows[block, LAST_USE] = now
+    pool.ring[at & (pool.ring.shape[0] - 1)] = block
+    pool.pos[block] = at
+
+
+@inlined
+def pool_admit(pool, rule, blocks, n):
+    """The n blocks placed in the reserved room, the last of `blocks` first, enter the free queue."""
+    pool.ends[1] += n
     pool.ends[2] += n
     if rule.mode == HEAP:
         for j in range(n - 1, -1, -1):
@@ -320,7 +341,6 @@ def _enter_heap(pool, rule, block):
             pool.entry_stamp,
             pool.counts[HEAP_SIZE],
             pool.stamp,
-            pool.pos,
             pool.keys,
             block,
         )

@@ -8,16 +8,28 @@ Its own blocks are pinned meanwhile, since they are out of the free queue.
 from tanren_dsl.kernels.block_rows import (
     BLOCK_SIZE,
     CAPACITY,
+    GAPS,
     HIT_RATE,
     HIT_RATES,
     KV_FREE,
     MEAN_GAP,
     NOW,
+    mean_after,
     moving_mean,
 )
 from tanren_dsl.kernels.free_ring import EMPTY
 from tanren_dsl.kernels.jit import jit
-from tanren_dsl.sim.pool import PASS_THROUGH, WHERE, pool_evict, pool_rest, pool_take, pool_use, pool_write
+from tanren_dsl.sim.pool import (
+    PASS_THROUGH,
+    WHERE,
+    pool_admit,
+    pool_evict,
+    pool_place,
+    pool_reserve,
+    pool_take,
+    pool_use,
+    pool_write,
+)
 
 HITS, LOOKUPS, NEXT = range(3)
 
@@ -46,35 +58,42 @@ def replay(pool, rule, held, victims, totals, hits, arrival, offsets, ids, next_
 
         prefix = 0
         missing = 0
+        mean, count = mean_gap, pool.tally[1]
+        deepest = pool_reserve(pool, length)
         for j in range(length):
             block = pool.hashes[wanted[j], WHERE]
             held[j] = block
             if block < 0:
                 missing += 1
             else:
-                pool_use(pool, rule, block, now, chain, mean_gap)
+                count += 1.0
+                mean = mean_after(mean, count, pool_use(pool, rule, block, now, chain, mean_gap), GAPS)
+                pool_place(pool, block, deepest + length - 1 - j, now)
                 if missing == 0:
                     prefix += 1
+        pool.tally[0] = mean
+        pool.tally[1] = count
         if length > 0:
             moving_mean(pool.tally, 2, float(prefix) / float(length), HIT_RATES)
 
         pool_take(pool, rule, missing, victims)
         for i in range(missing):
             if pool.block_hash[victims[i]] >= 0:
-                pool.hashes[pool_evict(pool, victims[i]), WHERE] = -1
+                pool.hashes[pool_evict(pool, rule, victims[i]), WHERE] = -1
         taken = 0
         for j in range(prefix, length):
             if held[j] == EMPTY:
                 block = victims[taken]
                 taken += 1
                 parent = wanted[j - 1] if j > 0 else -1
-                pool_write(pool, block, wanted[j], parent, now, float(j * tokens), chain, 0.0, usable)
+                pool_write(pool, rule, block, wanted[j], parent, now, float(j * tokens), chain, 0.0, usable)
                 pool.hashes[wanted[j], WHERE] = block
+                pool_place(pool, block, deepest + length - 1 - j, now)
                 held[j] = block
         if foresees:
             for j in range(length):
                 pool.next_use[held[j]] = next_use[start + j]
-        pool_rest(pool, rule, held, length, now)
+        pool_admit(pool, rule, held, length)
 
         hits[r] = prefix
         totals[HITS] += prefix

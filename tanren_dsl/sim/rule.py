@@ -75,8 +75,8 @@ def victims_of(
         return Victims(policy.name, Rule(PASS_THROUGH, 0, 0, 0), 1, decision)
     code = compile_ordering(policy, policy.order)
     heap = use_shortcuts and shape != "dynamic" and policy.percent is None
-    fills_children = int("children" in policy.signals())
-    rule = Rule(HEAP if heap else SCAN, code.address, extra, fills_children)
+    keeps_children = int("children" in policy.signals())
+    rule = Rule(HEAP if heap else SCAN, code.address, extra, keeps_children)
     return Victims(policy.name, rule, code.key_count, decision, code)
 
 

@@ -22,7 +22,7 @@ from tanren_dsl.trace.table import RequestTable
 from tests.bench.data import seconds, spread, verdict
 
 CAPACITIES = (1_000, 10_000, 30_000)
-ROUNDS = 31
+ROUNDS = 41
 TARGET = 5.0
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from tanren_dsl.backends.numba import compile_ordering
 from tanren_dsl.check import check
 from tanren_dsl.evolve.generator import Generator
+from tanren_dsl.evolve.operators import Limits, fresh
 from tanren_dsl.evolve.primitives import build_primitives
 from tanren_dsl.evolve.translate import to_syntax
 from tanren_dsl.parser import parse
@@ -26,7 +27,8 @@ from tanren_dsl.trace.table import RequestTable
 from tests.bench.data import spread, verdict
 
 CAPACITY = 10_000
-POLICIES = 60
+POLICIES = 100
+LIMITS = Limits(nodes=40, height=8)
 TARGETS_MS = {"1%": 60.0, "10%": 150.0}
 PARTS = ("parse", "check", "compile", "simulate")
 
@@ -39,7 +41,7 @@ def measure(trace: RequestTable) -> None:
         _score(trace, texts[0])
         rows = [_score(trace, text) for text in texts[1:]]
         totals = [sum(row) for row in rows]
-        print(f"text to score, {len(rows)} random policies, {CAPACITY:,} blocks, candidates {percent}")
+        print(f"text to score, {len(rows)} new random policies, {CAPACITY:,} blocks, candidates {percent}")
         for index, part in enumerate(PARTS):
             print(f"  {part:<9} {spread([row[index] for row in rows])}")
         total = statistics.median(totals) * 1e3
@@ -61,12 +63,12 @@ def _score(trace: RequestTable, text: str) -> tuple[float, ...]:
 
 
 def _texts(percent: str) -> list[str]:
+    """Texts of random trees, as the search makes them (height 2 to 4); new ones for each percentage."""
     primitives = build_primitives()
-    generator, rng = Generator(primitives), Random(20)
+    generator, rng = Generator(primitives), Random(f"bench {percent}")
     texts: dict[str, None] = {}
     while len(texts) <= POLICIES:
-        text = print_policy(to_syntax(generator.tree(rng, 6), primitives, "bench"))
+        text = print_policy(to_syntax(fresh(generator, LIMITS, rng), primitives, "bench"))
         lines = [line for line in text.splitlines() if not line.startswith("candidates")]
-        if len(text) > 90:  # about 10 nodes and more: no bare signals
-            texts["\n".join([*lines, f"candidates {percent}", ""])] = None
+        texts["\n".join([*lines, f"candidates {percent}", ""])] = None
     return list(texts)
