@@ -19,6 +19,7 @@ from tanren_dsl.backends.vllm_runtime import CLOCK, make_queue_class
 from tanren_dsl.kernels.block_rows import (
     BLOCK_SIZE,
     CAPACITY,
+    GENERATED,
     GHOST_USES,
     HIT_RATE,
     HIT_RATES,
@@ -183,7 +184,8 @@ class Evictor:
                 self.children[self.block_parent[b]] += 1
             ghost = self.ghosts.recall(key)
             generated = 1.0 if (i + 1) * self.block_size > prompt else 0.0
-            row_written(self.rows, b, self.now, float(i * self.block_size), float(prompt), generated, ghost)
+            row_written(self.rows, b, self.now, float(i * self.block_size), float(prompt), ghost)
+            self.rows[b, GENERATED] = generated
 
     def evicted(self, block: Any) -> None:
         """A block lost its hash."""
@@ -371,7 +373,7 @@ class Evictor:
         lists = [np.zeros(4, np.uint32) for _ in range(4)]
         ring_push_back(ring, pos, ends, 2, 0)
         ring_push_front(ring, pos, ends, 1, 0)
-        row_written(rows, 1, 0.0, 0.0, 0.0, 0.0, 0.0)
+        row_written(rows, 1, 0.0, 0.0, 0.0, 0.0)
         row_released(rows, 1, 0.0, 1)
         row_used(rows, 1, 0.0, 0.0, 0.0)
         moving_mean(self.tally.copy(), 0, 0.0, HIT_RATES)

@@ -64,19 +64,18 @@ def moving_mean(tally, at, value, window):
 
 
 @inlined
-def row_written(rows, block, now, depth, chain, generated, ghost_uses):
-    """A block got its hash."""
+def row_written(rows, block, now, depth, chain, ghost_uses):
+    """A block got its hash; `generated` and `children` are the caller's to keep."""
     row = rows[block]
-    row[CREATED] = now
-    row[GAP] = 0.0
+    row[USES] = 0.0
     row[DEPTH] = depth
     row[CHAIN] = chain
-    row[USES] = 0.0
+    row[GAP] = 0.0
     row[SPACED_USES] = 0.0
-    row[GHOST_USES] = ghost_uses
-    row[GENERATED] = generated
     row[USED_AT] = now
     row[MARK] = now
+    row[CREATED] = now
+    row[GHOST_USES] = ghost_uses
 
 
 @inlined

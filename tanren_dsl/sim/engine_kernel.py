@@ -10,6 +10,7 @@ several blocks a hash (the first cached is the one hit), requests in flight, bat
 
 from tanren_dsl.kernels.block_rows import (
     GAPS,
+    GENERATED,
     HIT_RATE,
     HIT_RATES,
     KV_FREE,
@@ -52,7 +53,7 @@ from tanren_dsl.sim.engine_state import (
     note,
     unlink_hash,
 )
-from tanren_dsl.sim.pool import WHERE, pool_evict, pool_release, pool_take, pool_use, pool_write
+from tanren_dsl.sim.pool import WHERE, pool_evict, pool_forget, pool_release, pool_take, pool_use, pool_write
 
 
 @inlined
@@ -88,18 +89,10 @@ def cache_upto(engine, pool, rule, limits, r, tokens):
         held = engine.hashes[start + i]
         parent = engine.hashes[start + i - 1] if i > 0 else -1
         generated = 1.0 if (i + 1) * limits.block_size > engine.prompt[r] else 0.0
-        pool_write(
-            pool,
-            rule,
-            block,
-            held,
-            parent,
-            pool.decision[NOW],
-            float(i * limits.block_size),
-            float(engine.prompt[r]),
-            generated,
-            limits.usable,
-        )
+        depth = float(i * limits.block_size)
+        chain = float(engine.prompt[r])
+        pool_write(pool, rule, block, held, parent, pool.decision[NOW], depth, chain, limits.usable)
+        pool.rows[block, GENERATED] = generated
         link_hash(engine, pool, block, held)
         engine.cached[r] = i + 1
 
@@ -128,6 +121,7 @@ def allocate(engine, pool, rule, limits, r, computed, new, hits):
         if pool.block_hash[block] >= 0:
             note(engine, EVICTED, engine.state[STEP], block, 0)
             unlink_hash(engine, pool, block, pool_evict(pool, rule, block))
+            pool_forget(pool, block)
         engine.refs[block] = 1
         engine.blocks[at + engine.held[r]] = block
         engine.held[r] += 1

@@ -193,6 +193,34 @@ def pool_take(pool, rule, n, out):
 
 
 @inlined
+def pool_replace(pool, rule, n, out):
+    """Take n blocks that get another hash and their place in the queue at once; evict what they held.
+
+    The same victims and effects as `pool_take` and `pool_evict`, less what would be overwritten.
+    """
+    if rule.mode != PASS_THROUGH:
+        pool_take(pool, rule, n, out)
+        for i in range(n):
+            if pool.block_hash[out[i]] >= 0:
+                pool.hashes[pool_evict(pool, rule, out[i]), WHERE] = -1
+        return
+    mask = pool.ring.shape[0] - 1
+    at = pool.ends[0]
+    for i in range(n):
+        entry = pool.ring[at & mask]
+        while entry == EMPTY:
+            at += 1
+            entry = pool.ring[at & mask]
+        at += 1
+        block = entry & LOW
+        out[i] = block
+        if pool.block_hash[block] >= 0:
+            pool.hashes[pool_evict(pool, rule, block), WHERE] = -1
+    pool.ends[0] = at
+    pool.ends[2] -= n
+
+
+@inlined
 def _take_from_heap(pool, rule, n, out):
     filled = 0
     mask = pool.ring.shape[0] - 1
@@ -259,7 +287,7 @@ def _count_child(pool, rule, parent, change):
 
 
 @inlined
-def pool_write(pool, rule, block, hashed, parent, now, depth, chain, generated, usable):
+def pool_write(pool, rule, block, hashed, parent, now, depth, chain, usable):
     """A block gets a hash (`parent` is the hash before it in the chain, or -1)."""
     pool.block_hash[block] = hashed
     pool.block_parent[block] = parent
@@ -268,14 +296,14 @@ def pool_write(pool, rule, block, hashed, parent, now, depth, chain, generated, 
     ghost = 0.0
     if pool.counts[EVICTIONS] - pool.hashes[hashed, GHOST_SEQ] < usable:
         ghost = float(pool.hashes[hashed, GHOST_COUNT])
-    row_written(pool.rows, block, now, depth, chain, generated, ghost)
+    row_written(pool.rows, block, now, depth, chain, ghost)
     if rule.keeps_children != 0:
         pool.rows[block, CHILDREN] = float(pool.hashes[hashed, CHILD_COUNT])
 
 
 @inlined
 def pool_evict(pool, rule, block):
-    """A taken block loses its hash, which is remembered for a while. Returns the hash."""
+    """A taken block loses its hash, which is remembered for a while. Returns the hash (see `pool_forget`)."""
     held = pool.block_hash[block]
     parent = pool.block_parent[block]
     if parent >= 0:
@@ -283,9 +311,14 @@ def pool_evict(pool, rule, block):
     pool.counts[EVICTIONS] += 1
     pool.hashes[held, GHOST_SEQ] = pool.counts[EVICTIONS]
     pool.hashes[held, GHOST_COUNT] = int(pool.rows[block, USES] + pool.rows[block, GHOST_USES])
+    return held
+
+
+@inlined
+def pool_forget(pool, block):
+    """An evicted block carries no hash; not needed where it gets another at once."""
     pool.block_hash[block] = -1
     pool.block_parent[block] = -1
-    return held
 
 
 @inlined

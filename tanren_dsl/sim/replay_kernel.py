@@ -23,10 +23,9 @@ from tanren_dsl.sim.pool import (
     PASS_THROUGH,
     WHERE,
     pool_admit,
-    pool_evict,
     pool_place,
+    pool_replace,
     pool_reserve,
-    pool_take,
     pool_use,
     pool_write,
 )
@@ -76,17 +75,14 @@ def replay(pool, rule, held, victims, totals, hits, arrival, offsets, ids, next_
         if length > 0:
             moving_mean(pool.tally, 2, float(prefix) / float(length), HIT_RATES)
 
-        pool_take(pool, rule, missing, victims)
-        for i in range(missing):
-            if pool.block_hash[victims[i]] >= 0:
-                pool.hashes[pool_evict(pool, rule, victims[i]), WHERE] = -1
+        pool_replace(pool, rule, missing, victims)
         taken = 0
         for j in range(prefix, length):
             if held[j] == EMPTY:
                 block = victims[taken]
                 taken += 1
                 parent = wanted[j - 1] if j > 0 else -1
-                pool_write(pool, rule, block, wanted[j], parent, now, float(j * tokens), chain, 0.0, usable)
+                pool_write(pool, rule, block, wanted[j], parent, now, float(j * tokens), chain, usable)
                 pool.hashes[wanted[j], WHERE] = block
                 pool_place(pool, block, deepest + length - 1 - j, now)
                 held[j] = block
