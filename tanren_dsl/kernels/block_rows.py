@@ -1,7 +1,7 @@
 """How the per-block signals are kept: one row of doubles a block, updated at each event.
 
 Columns are found by `signals.column_of`; two of them are helpers of our own: when the
-block was last used, and the mark of the last spaced use.
+block was last used, and the mark of its last spaced use (before the first one, `created`).
 The decision vector is `signals.DECISION_ORDER`. `tally` holds the moving means:
 [mean gap, hits, hit rate, admissions, service rate, steps with time].
 
@@ -73,7 +73,6 @@ def row_written(rows, block, now, depth, chain, ghost_uses):
     row[GAP] = 0.0
     row[SPACED_USES] = 0.0
     row[USED_AT] = now
-    row[MARK] = now
     row[CREATED] = now
     row[GHOST_USES] = ghost_uses
 
@@ -86,9 +85,10 @@ def row_used(rows, block, now, chain, mean_gap):
     row[GAP] = gap
     row[USED_AT] = now
     row[USES] += 1.0
-    spaced = now - row[MARK] >= mean_gap
+    mark = row[MARK] if row[SPACED_USES] > 0.0 else row[CREATED]
+    spaced = now - mark >= mean_gap
     row[SPACED_USES] += 1.0 if spaced else 0.0
-    row[MARK] = now if spaced else row[MARK]
+    row[MARK] = now if spaced else mark
     row[CHAIN] = chain if chain > row[CHAIN] else row[CHAIN]
     return gap
 

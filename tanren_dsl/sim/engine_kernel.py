@@ -53,7 +53,16 @@ from tanren_dsl.sim.engine_state import (
     note,
     unlink_hash,
 )
-from tanren_dsl.sim.pool import WHERE, pool_evict, pool_forget, pool_release, pool_take, pool_use, pool_write
+from tanren_dsl.sim.pool import (
+    EVICTIONS,
+    WHERE,
+    pool_evict,
+    pool_forget,
+    pool_release,
+    pool_take,
+    pool_use,
+    pool_write,
+)
 
 
 @inlined
@@ -120,7 +129,8 @@ def allocate(engine, pool, rule, limits, r, computed, new, hits):
         block = engine.taken[i]
         if pool.block_hash[block] >= 0:
             note(engine, EVICTED, engine.state[STEP], block, 0)
-            unlink_hash(engine, pool, block, pool_evict(pool, rule, block))
+            pool.counts[EVICTIONS] += 1
+            unlink_hash(engine, pool, block, pool_evict(pool, rule, block, pool.counts[EVICTIONS]))
             pool_forget(pool, block)
         engine.refs[block] = 1
         engine.blocks[at + engine.held[r]] = block

@@ -202,10 +202,12 @@ def pool_replace(pool, rule, n, out):
         pool_take(pool, rule, n, out)
         for i in range(n):
             if pool.block_hash[out[i]] >= 0:
-                pool.hashes[pool_evict(pool, rule, out[i]), WHERE] = -1
+                pool.counts[EVICTIONS] += 1
+                pool.hashes[pool_evict(pool, rule, out[i], pool.counts[EVICTIONS]), WHERE] = -1
         return
     mask = pool.ring.shape[0] - 1
     at = pool.ends[0]
+    evictions = pool.counts[EVICTIONS]
     for i in range(n):
         entry = pool.ring[at & mask]
         while entry == EMPTY:
@@ -215,7 +217,9 @@ def pool_replace(pool, rule, n, out):
         block = entry & LOW
         out[i] = block
         if pool.block_hash[block] >= 0:
-            pool.hashes[pool_evict(pool, rule, block), WHERE] = -1
+            evictions += 1
+            pool.hashes[pool_evict(pool, rule, block, evictions), WHERE] = -1
+    pool.counts[EVICTIONS] = evictions
     pool.ends[0] = at
     pool.ends[2] -= n
 
@@ -302,14 +306,13 @@ def pool_write(pool, rule, block, hashed, parent, now, depth, chain, usable):
 
 
 @inlined
-def pool_evict(pool, rule, block):
-    """A taken block loses its hash, which is remembered for a while. Returns the hash (see `pool_forget`)."""
+def pool_evict(pool, rule, block, number):
+    """A taken block loses its hash, in eviction number so many. Returns the hash (see `pool_forget`)."""
     held = pool.block_hash[block]
     parent = pool.block_parent[block]
     if parent >= 0:
         _count_child(pool, rule, parent, -1)
-    pool.counts[EVICTIONS] += 1
-    pool.hashes[held, GHOST_SEQ] = pool.counts[EVICTIONS]
+    pool.hashes[held, GHOST_SEQ] = number
     pool.hashes[held, GHOST_COUNT] = int(pool.rows[block, USES] + pool.rows[block, GHOST_USES])
     return held
 

@@ -17,7 +17,6 @@ from tanren_dsl.kernels.block_rows import (
     mean_after,
     moving_mean,
 )
-from tanren_dsl.kernels.free_ring import EMPTY
 from tanren_dsl.kernels.jit import jit
 from tanren_dsl.sim.pool import (
     PASS_THROUGH,
@@ -61,10 +60,10 @@ def replay(pool, rule, held, victims, totals, hits, arrival, offsets, ids, next_
         deepest = pool_reserve(pool, length)
         for j in range(length):
             block = pool.hashes[wanted[j], WHERE]
-            held[j] = block
             if block < 0:
                 missing += 1
             else:
+                held[j] = block
                 count += 1.0
                 mean = mean_after(mean, count, pool_use(pool, rule, block, now, chain, mean_gap), GAPS)
                 pool_place(pool, block, deepest + length - 1 - j, now)
@@ -78,7 +77,7 @@ def replay(pool, rule, held, victims, totals, hits, arrival, offsets, ids, next_
         pool_replace(pool, rule, missing, victims)
         taken = 0
         for j in range(prefix, length):
-            if held[j] == EMPTY:
+            if pool.hashes[wanted[j], WHERE] < 0:
                 block = victims[taken]
                 taken += 1
                 parent = wanted[j - 1] if j > 0 else -1
