@@ -84,6 +84,7 @@ def _header(policy: Policy) -> str:
 _IMPORTS = """\
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import os
@@ -94,7 +95,7 @@ import numpy as np
 
 try:
     import numba
-except ImportError:  # the same functions run as plain Python
+except Exception:  # missing, or at odds with NumPy: the same functions run as plain Python
     numba = None
 """
 

@@ -8,14 +8,13 @@ already defined there. It never runs from here.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from typing import Any
 
 import numpy as np
 
 from tanren_dsl.backends.vllm_hashes import Ghosts, HashNumbers
-from tanren_dsl.backends.vllm_runtime import CLOCK, make_queue_class
+from tanren_dsl.backends.vllm_runtime import CLOCK, in_one_line, make_queue_class, settings
 from tanren_dsl.kernels.block_rows import (
     BLOCK_SIZE,
     CAPACITY,
@@ -63,6 +62,7 @@ DECISION_WIDTH = 12
 _LOG = logging.getLogger("vllm.tanren")
 _STATUS: dict[str, Any] = {}
 _SLOW_LIMIT = 3
+_SLOW_MEMORY = 500
 
 
 def order(decision: Any, rows: Any, ids: Any, n: int, keys: Any, scratch: Any) -> None:
@@ -87,12 +87,13 @@ class Evictor:
         self.block_size = int(scheduler.block_size)
         self.unhashed_unscored = hasattr(self.queue, "prepend_n")
         self.extra = count if PERCENT is None else -int(-PERCENT * self.usable // 100)
-        self.budget_s = float(os.environ.get("TANREN_BUDGET_MS", "20")) / 1e3
+        self.budget_s, knobs = settings()
         self.start = CLOCK()
         self.now = 0.0
         self.mark, self.tokens = 0.0, 0
-        self.decisions = self.faults = self.slow = 0
-        self.chain = 0.0
+        self.decisions = self.faults = 0
+        self.slow = 0.0
+        self.admits, self.chain = False, 0.0
 
         self.ring, self.pos, self.ends = new_ring(count)
         self.rows = new_rows(count)
@@ -106,9 +107,7 @@ class Evictor:
         self.decision[BLOCK_SIZE] = float(self.block_size)
         self.decision[MAX_RUNNING] = float(scheduler.max_num_running_reqs)
         self.decision[TOKEN_BUDGET] = float(scheduler.max_num_scheduled_tokens)
-        for i, (name, scale, default) in enumerate(KNOBS):
-            written = os.environ.get(f"TANREN_KNOB_{name.upper()}")
-            self.decision[DECISION_WIDTH + i] = default if written is None else float(written) * scale
+        self.decision[DECISION_WIDTH:] = knobs
 
         self.numbers = HashNumbers(2 * count + 2)
         self.children = np.zeros(2 * count + 2, np.int32)
@@ -125,8 +124,10 @@ class Evictor:
     # -- what the engine tells us ------------------------------------------------
 
     def freeze_now(self) -> None:
-        """Hold the clock still until the next step or output."""
-        self.now = max(self.now, float(CLOCK() - self.start))
+        """Hold the clock still until the next step or output; one that was set back goes on from here."""
+        clock = CLOCK()
+        self.start = min(self.start, clock - int(self.now))
+        self.now = float(clock - self.start)
         self.decision[NOW] = self.now
 
     def step_begins(self) -> None:
@@ -153,12 +154,14 @@ class Evictor:
 
     def _waiting(self) -> list[Any]:
         names = ("waiting", "skipped_waiting", "kv_holding_waiting")
-        return [getattr(self.scheduler, name) for name in names if hasattr(self.scheduler, name)]
+        queues = [getattr(self.scheduler, name) for name in names if hasattr(self.scheduler, name)]
+        return [getattr(queue, "_heap", queue) for queue in queues]  # iterating a priority queue sorts it
 
-    def admitting(self, request: Any, hits: int) -> None:
+    def admitting(self, request: Any, hit: Any) -> None:
         """A waiting request got its blocks."""
         looked_up = (request.num_tokens - 1) // self.block_size
         if looked_up > 0:
+            hits = 0 if hit is None else len(hit.blocks[0])
             moving_mean(self.tally, 2, hits / looked_up, HIT_RATES)
 
     def used(self, blocks: Any) -> None:
@@ -234,40 +237,34 @@ class Evictor:
         try:
             victims = self._victims(n)
         except Exception as error:
-            self.off(f"{type(error).__name__}: {error}")
+            self.off(in_one_line(error))
             return None
-        if time.perf_counter() - began > self.budget_s:
-            self.slow += 1
-            if self.slow == _SLOW_LIMIT:
-                self.off(f"{_SLOW_LIMIT} decisions over {self.budget_s * 1e3:g} ms (TANREN_BUDGET_MS)")
+        late = time.perf_counter() - began > self.budget_s
+        self.slow += late - self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
+        if self.slow > _SLOW_LIMIT - 0.5:
+            self.off(f"{_SLOW_LIMIT} decisions over {self.budget_s * 1e3:g} ms (TANREN_BUDGET_MS)")
         return victims
 
     def _victims(self, n: int) -> list[Any]:
         free = self.queue.num_free_blocks
         if self.ends[2] != free or free < n:
             raise RuntimeError(f"{n} blocks asked for, {free} free, {self.ends[2]} in the mirror")
-        plains, rated = ring_consider(self.ring, self.pos, self.ends, n, self.extra, self.plain, self.scored)
+        queue, plain, scored = (self.ring, self.pos, self.ends), self.plain, self.scored
+        plains, rated = ring_consider(*queue, n, self.extra, plain, scored)
         if plains < n:
             if "children" in READS:
-                fill_children(self.rows, self.scored, rated, self.block_hash, self.children)
-            order(self.decision, self.rows, self.scored, rated, self.keys, self.scratch)
+                fill_children(self.rows, scored, rated, self.block_hash, self.children)
+            order(self.decision, self.rows, scored, rated, self.keys, self.scratch)
             self.decisions += 1
         out = np.empty(n, np.uint32)
-        self.faults += ring_take(
-            self.ring,
-            self.pos,
-            self.ends,
-            n,
-            self.plain,
-            plains,
-            self.scored,
-            rated,
-            self.keys,
-            self.flat,
-            self.lows,
-            self.scratch,
-            out,
+        fault = ring_take(
+            *queue, n, plain, plains, scored, rated, self.keys, self.flat, self.lows, self.scratch, out
         )
+        if fault and not self.faults:
+            _LOG.warning(
+                "tanren: policy %s gave a key that is not finite; vLLM's own order then holds", POLICY
+            )
+        self.faults += fault
         victims = [self.blocks[b] for b in out.tolist()]
         if any(block.ref_cnt != 0 or block.next_free_block is None for block in victims):
             raise RuntimeError("the mirror of the free queue is out of step")
@@ -282,7 +279,7 @@ class Evictor:
         try:
             action(*args)
         except Exception as error:
-            self.off(f"{type(error).__name__}: {error}")
+            self.off(in_one_line(error))
 
     def off(self, reason: str) -> None:
         """Give every decision back to vLLM, for good, and say so once."""
@@ -290,9 +287,11 @@ class Evictor:
             return
         self.on = False
         self.queue.__class__ = self.stock_queue
-        for owner, name in self.wrapped:
-            delattr(owner, name)
-        _STATUS["mode"] = f"off: {reason}"
+        for owner, name, original, ours in self.wrapped:
+            if vars(owner).get(name) is ours:  # else another has wrapped it since
+                setattr(owner, name, original)
+        if _STATUS.get("evictor") is self:
+            _STATUS["mode"] = f"off: {reason}"
         _LOG.error("tanren: policy %s is off, vLLM's own order holds: %s", POLICY, reason)
 
     def counts(self) -> dict[str, Any]:
@@ -302,32 +301,37 @@ class Evictor:
     # -- attaching ---------------------------------------------------------------
 
     def _attach(self) -> None:
+        """Enter the engine; what may fail comes first, so that a failure leaves nothing behind."""
+        self.wrapped = [
+            self._wrapped(self.manager, "allocate_slots", self._allocate_slots),
+            self._wrapped(self.pool, "touch", self._touch),
+            self._wrapped(self.pool, "cache_full_blocks", self._cache_full_blocks),
+            self._wrapped(self.pool, "_maybe_evict_cached_block", self._maybe_evict_cached_block),
+            self._wrapped(self.pool, "reset_prefix_cache", self._reset_prefix_cache),
+        ]
         self.stock_queue = type(self.queue)
         self.queue.tanren = self
         self.queue.__class__ = make_queue_class(self.stock_queue)
-        self.wrapped: list[tuple[Any, str]] = []
-        self._wrap(self.manager, "allocate_slots", self._allocate_slots)
-        self._wrap(self.pool, "touch", self._touch)
-        self._wrap(self.pool, "cache_full_blocks", self._cache_full_blocks)
-        self._wrap(self.pool, "_maybe_evict_cached_block", self._maybe_evict_cached_block)
-        self._wrap(self.pool, "reset_prefix_cache", self._reset_prefix_cache)
+        for owner, name, _, ours in self.wrapped:
+            setattr(owner, name, ours)
 
-    def _wrap(self, owner: Any, name: str, around: Any) -> None:
+    def _wrapped(self, owner: Any, name: str, around: Any) -> tuple[Any, str, Any, Any]:
         original = getattr(owner, name)
-        setattr(owner, name, lambda *args, **kwargs: around(original, *args, **kwargs))
-        self.wrapped.append((owner, name))
+        return owner, name, original, lambda *args, **kwargs: around(original, *args, **kwargs)
 
     def _allocate_slots(self, original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         waits = request.status.name in ("WAITING", "PREEMPTED")
-        self.chain = float(request.num_prompt_tokens)
+        self.admits, self.chain = True, float(request.num_prompt_tokens)
         result = original(request, *args, **kwargs)
+        self.admits = False
         if waits and result is not None:
             hit = kwargs.get("new_computed_blocks", args[2] if len(args) > 2 else None)
-            self.guarded(self.admitting, request, 0 if hit is None else len(hit.blocks[0]))
+            self.guarded(self.admitting, request, hit)
         return result
 
     def _touch(self, original: Any, blocks: Any) -> Any:
-        self.guarded(self.used, blocks)
+        if self.admits:  # else a connector holds blocks while it copies them
+            self.guarded(self.used, blocks)
         return original(blocks)
 
     def _cache_full_blocks(self, original: Any, request: Any, blocks: Any, *args: Any, **kwargs: Any) -> Any:
@@ -381,19 +385,8 @@ class Evictor:
         fill_children(rows, lists[1], 2, np.zeros(4, np.int32), np.zeros(4, np.int32))
         plains, rated = ring_consider(ring, pos, ends, 1, 4, lists[0], lists[1])
         order(self.decision, rows, lists[1], rated, keys, scratch)
+        flat = keys.reshape(-1)
         ring_take(
-            ring,
-            pos,
-            ends,
-            1,
-            lists[0],
-            plains,
-            lists[1],
-            rated,
-            keys,
-            keys.reshape(-1),
-            lists[2],
-            scratch,
-            lists[3],
+            ring, pos, ends, 1, lists[0], plains, lists[1], rated, keys, flat, lists[2], scratch, lists[3]
         )
         ring_remove(ring, pos, ends, int(pos.argmax()))

@@ -8,7 +8,9 @@ module can be read, linted and type-checked as it is. It never runs from here.
 
 from __future__ import annotations
 
+import importlib
 import logging
+import math
 import os
 import time
 from typing import Any
@@ -17,6 +19,7 @@ POLICY = ""
 POLICY_SHA256 = ""
 FITS: tuple[str, ...] = ()
 SHAPE = "dynamic"
+KNOBS: tuple[tuple[str, float, float], ...] = ()
 HAVE_NUMBA = True
 Evictor: Any = None
 
@@ -31,6 +34,7 @@ def CLOCK() -> int:  # noqa: N802 - the one injectable name of this file
 _LOG = logging.getLogger("vllm.tanren")
 _STATUS: dict[str, Any] = {"policy": POLICY, "sha256": POLICY_SHA256, "mode": "not started"}
 _SLOW_LIMIT = 3
+_SLOW_MEMORY = 500
 
 
 def status() -> dict[str, Any]:
@@ -44,28 +48,69 @@ def status() -> dict[str, Any]:
 
 def Scheduler(*args: Any, **kwargs: Any) -> Any:  # noqa: N802 - named by --scheduler-cls
     """Make vLLM's scheduler with the policy in it; asynchronous exactly when the engine is."""
-    config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
-    if config.scheduler_config.async_scheduling:
-        from vllm.v1.core.sched.async_scheduler import AsyncScheduler as Base
+    base = _stock_class(kwargs["vllm_config"] if "vllm_config" in kwargs else args[0])
+    reason = _answer(_reason_to_stand_aside)
+    # Made once, whatever comes: it may bind ports and start a connector.
+    scheduler = (make_scheduler_class(base) if reason is None else base)(*args, **kwargs)
+    if reason is None:
+        reason = _answer(_attach, scheduler)
+    if reason is None:
+        _STATUS.update(mode="active", evictor=scheduler.tanren)
+        _LOG.info(
+            "tanren: policy %s (%s) decides evictions, numba %s", POLICY, POLICY_SHA256[:12], HAVE_NUMBA
+        )
     else:
-        from vllm.v1.core.sched.scheduler import Scheduler as Base
-    reason = _reason_to_stand_aside()
-    if reason is not None:
-        return _stand_aside(Base, reason, args, kwargs)
-    scheduler = make_scheduler_class(Base)(*args, **kwargs)
-    reason = _reason_not_to_attach(scheduler)
-    if reason is not None:
-        return _stand_aside(Base, reason, args, kwargs)
-    scheduler.tanren = Evictor(scheduler)
-    _STATUS.update(mode="active", evictor=scheduler.tanren)
-    _LOG.info("tanren: policy %s (%s) decides evictions, numba %s", POLICY, POLICY_SHA256[:12], HAVE_NUMBA)
+        _STATUS.update(mode=reason, evictor=None)
+        _LOG.warning("tanren: policy %s stands aside, vLLM's own order holds: %s", POLICY, reason)
     return scheduler
 
 
-def _stand_aside(base: Any, reason: str, args: Any, kwargs: Any) -> Any:
-    _STATUS["mode"] = reason
-    _LOG.warning("tanren: policy %s stands aside, vLLM's own order holds: %s", POLICY, reason)
-    return base(*args, **kwargs)
+def _stock_class(config: Any) -> Any:
+    """The scheduler that vLLM takes when none is named."""
+    kind = "Async" if config.scheduler_config.async_scheduling else ""
+    module, name = f"{kind.lower()}_scheduler".lstrip("_"), f"{kind}Scheduler"
+    if getattr(config, "diffusion_config", None) is not None:
+        module, name = "diffusion_scheduler", f"Diffusion{name}"
+    return getattr(importlib.import_module(f"vllm.v1.core.sched.{module}"), name)
+
+
+def _answer(question: Any, *args: Any) -> str | None:
+    """A reason to stand aside, if there is one; a failure is one too."""
+    try:
+        return question(*args)  # type: ignore[no-any-return]
+    except Exception as error:
+        return in_one_line(error)
+
+
+def _attach(scheduler: Any) -> str | None:
+    reason = _reason_not_to_attach(scheduler)
+    if reason is None:
+        scheduler.tanren = Evictor(scheduler)
+    return reason
+
+
+def in_one_line(error: Exception) -> str:
+    """The error for the log; compilers write pages."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def settings() -> tuple[float, list[float]]:
+    """The operator's: seconds that a decision may take, and the knobs in the policy's own scale."""
+    knobs = [_number(f"TANREN_KNOB_{name.upper()}", default, scale) for name, scale, default in KNOBS]
+    return _number("TANREN_BUDGET_MS", 0.02, 1e-3), knobs
+
+
+def _number(name: str, default: float, scale: float) -> float:
+    written = os.environ.get(name)
+    if written is None:
+        return default
+    try:
+        value = float(written) * scale
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{name}={written!r} is not a number")
+    return value
 
 
 def _reason_to_stand_aside() -> str | None:

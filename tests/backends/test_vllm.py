@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import logging
+import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,3 +135,217 @@ def test_the_examples_compile_for_vllm() -> None:
 
     for path in sorted(Path(str(files("tanren_dsl.examples"))).glob("evict/*.tpl")):
         assert "def order(" in emit(load(path))
+
+
+class FreeKVCacheBlockQueue:
+    """As much of vLLM's queue as the file touches, kept as a list."""
+
+    def __init__(self, blocks: list[Any]) -> None:
+        self.list = list(blocks)
+
+    @property
+    def num_free_blocks(self) -> int:
+        return len(self.list)
+
+    def get_all_free_blocks(self) -> list[Any]:
+        return self.list
+
+    def popleft_n(self, n: int) -> list[Any]:
+        taken, self.list = self.list[:n], self.list[n:]
+        return taken
+
+    def remove(self, block: Any) -> None:
+        self.list.remove(block)
+
+
+class Pool:
+    def __init__(self) -> None:
+        hashed = {"block_hash": b"x", "ref_cnt": 0, "next_free_block": 1, "is_null": False}
+        self.blocks = [SimpleNamespace(block_id=b, **hashed) for b in range(9)]
+        self.free_block_queue = FreeKVCacheBlockQueue(self.blocks[1:])
+
+    def touch(self, blocks: Any) -> None: ...
+    def cache_full_blocks(self) -> None: ...
+    def _maybe_evict_cached_block(self, block: Any) -> None: ...
+    def reset_prefix_cache(self) -> None: ...
+
+
+class Manager:
+    enable_caching, num_kv_cache_groups = True, 1
+
+    def __init__(self) -> None:
+        self.block_pool = Pool()
+
+    def allocate_slots(self, _request: Any) -> None:
+        self.block_pool.touch(self.block_pool.blocks[1:2])
+
+
+class Base:
+    """A scheduler; `made` counts them."""
+
+    made: int
+    block_size, max_num_running_reqs, max_num_scheduled_tokens = 4, 8, 64
+
+    def __init__(self, **_config: Any) -> None:
+        Base.made += 1
+        self.kv_cache_manager = Manager()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The emitted file of T_LRU beside a small stand-in for vLLM."""
+    emitted = module_of(_plain(emit(loads(T_LRU))), tmp_path)
+    names = {
+        "scheduler": ["Scheduler"],
+        "async_scheduler": ["AsyncScheduler"],
+        "diffusion_scheduler": ["DiffusionScheduler", "DiffusionAsyncScheduler"],
+    }
+    for module, classes in names.items():
+        made = {name: type(name, (Base,), {}) for name in classes}
+        monkeypatch.setitem(sys.modules, f"vllm.v1.core.sched.{module}", SimpleNamespace(**made))
+    for package in ("vllm.v1", "vllm.v1.core", "vllm.v1.core.sched"):
+        monkeypatch.setitem(sys.modules, package, SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0"))
+    monkeypatch.setattr(Base, "made", 0, raising=False)
+    return emitted
+
+
+def started(engine: Any, *, asynchronous: bool = False, **config: Any) -> Any:
+    settings = SimpleNamespace(async_scheduling=asynchronous)
+    return engine.Scheduler(vllm_config=SimpleNamespace(scheduler_config=settings, **config))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("KNOB_BUDGET", "much"), ("KNOB_BUDGET", ""), ("KNOB_BUDGET", "nan"), ("BUDGET_MS", "20ms")],
+)
+def test_a_wrong_setting_is_one_line_and_vllm_as_it_is(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"TANREN_{name}", value)
+    scheduler = started(engine)
+    assert_untouched(scheduler)
+    assert [f"TANREN_{name}={value!r} is not a number" in line for line in caplog.messages] == [True]
+
+
+def test_a_setting_reaches_the_policy(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert started(engine).tanren.decision[-1] == 2048
+    monkeypatch.setenv("TANREN_KNOB_BUDGET", "512")
+    monkeypatch.setenv("TANREN_BUDGET_MS", "5")
+    evictor = started(engine).tanren
+    assert (evictor.decision[-1], evictor.budget_s) == (512, 0.005)
+
+
+def broken(*_args: Any) -> None:
+    raise SystemError("no compiler\nand much more")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value", "reason"),
+    [
+        (Manager, "enable_caching", False, "prefix caching is off"),
+        (Manager, "num_kv_cache_groups", 2, "2 KV cache groups"),
+        (Manager, "allocate_slots", None, "AttributeError"),
+        (Pool, "reset_prefix_cache", None, "AttributeError"),
+        (None, "order", broken, "SystemError: no compiler"),
+    ],
+)
+def test_what_cannot_attach_leaves_nothing_behind(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any, reason: str
+) -> None:
+    if value is None:
+        monkeypatch.delattr(owner, name)
+    else:
+        monkeypatch.setattr(owner or engine, name, value)
+    assert_untouched(started(engine))
+    assert engine.status()["mode"].startswith(reason)
+    assert "\n" not in engine.status()["mode"]
+
+
+def assert_untouched(scheduler: Any) -> None:
+    manager = scheduler.kv_cache_manager
+    assert Base.made == 1
+    assert scheduler.tanren is None
+    assert type(manager.block_pool.free_block_queue) is FreeKVCacheBlockQueue
+    assert set(vars(manager)) == {"block_pool"}
+    assert set(vars(manager.block_pool)) == {"blocks", "free_block_queue"}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("diffusion", [None, object()])
+@pytest.mark.parametrize("disable", ["0", "1"])
+def test_the_scheduler_is_the_one_that_vllm_would_take(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, asynchronous: bool, diffusion: Any, disable: str
+) -> None:
+    monkeypatch.setenv("TANREN_DISABLE", disable)
+    scheduler = started(engine, asynchronous=asynchronous, diffusion_config=diffusion)
+    expected = "Diffusion" * (diffusion is not None) + "Async" * asynchronous + "Scheduler"
+    assert expected in [base.__name__ for base in type(scheduler).__mro__]
+
+
+def test_a_numba_that_breaks_on_import_is_done_without(tmp_path: Path) -> None:
+    text = emit(loads(T_LRU)).replace("    import numba\n", "    raise SystemError('numpy')\n")
+    assert not module_of(text, tmp_path).HAVE_NUMBA
+
+
+def test_a_clock_that_is_set_back_goes_on(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((5_000, 6_000, 6_500, 5_200, 5_260, 7_000))
+    monkeypatch.setattr(engine, "CLOCK", lambda: next(clock))
+    evictor = started(engine).tanren
+    seen = []
+    for _ in range(5):
+        evictor.freeze_now()
+        seen.append(evictor.now)
+    assert seen == [1_000, 1_500, 1_500, 1_560, 3_300]
+
+
+def test_only_hits_of_an_admission_are_uses(engine: Any) -> None:
+    scheduler = started(engine)
+    manager, rows = scheduler.kv_cache_manager, scheduler.tanren.rows
+    uses = column_of("evict", "uses")
+    manager.block_pool.touch(manager.block_pool.blocks[1:2])
+    assert rows[1, uses] == 0
+    manager.allocate_slots(SimpleNamespace(status=SimpleNamespace(name="WAITING"), num_prompt_tokens=8))
+    assert rows[1, uses] == 1
+
+
+@pytest.mark.parametrize(("quick", "on"), [(1000, True), (1, False)])
+def test_rare_slow_decisions_are_forgiven(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, quick: int, on: bool
+) -> None:
+    evictor = started(engine).tanren
+    evictor._victims = lambda _n: []
+    for _ in range(10):
+        for seconds in (1.0, *[0.0] * quick):
+            times = iter((0.0, seconds))
+            monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda times=times: next(times)))
+            evictor.choose(1)
+    assert evictor.on == on
+    assert ("over 20 ms" in engine.status()["mode"]) != on
+
+
+def test_keys_that_are_not_finite_are_said_once(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = started(engine).kv_cache_manager.block_pool.free_block_queue
+    for block in queue.list:
+        queue.tanren.left(block.block_id)
+    queue.tanren.released(queue.list, False)
+    monkeypatch.setattr(engine, "order", lambda *given: given[4].fill(np.nan))
+    with caplog.at_level(logging.WARNING):
+        assert [block.block_id for block in queue.popleft_n(2) + queue.popleft_n(1)] == [1, 2, 3]
+    assert engine.status()["faults"] == 2
+    assert ["not finite" in line for line in caplog.messages] == [True]
+
+
+def test_switching_off_leaves_the_wrappers_of_others(engine: Any) -> None:
+    scheduler, other = started(engine), started(engine)
+    pool = scheduler.kv_cache_manager.block_pool
+    theirs = pool.touch = lambda blocks, inner=pool.touch: inner(blocks)
+    scheduler.tanren.off("enough")
+    assert pool.touch is theirs
+    assert pool.reset_prefix_cache == Pool.reset_prefix_cache.__get__(pool)
+    assert type(pool.free_block_queue) is FreeKVCacheBlockQueue
+    pool.touch(pool.blocks[1:2])
+    assert other.tanren.on
+    assert engine.status()["mode"] == "active"

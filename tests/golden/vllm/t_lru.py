@@ -15,6 +15,7 @@ The policy:
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import os
@@ -25,7 +26,7 @@ import numpy as np
 
 try:
     import numba
-except ImportError:  # the same functions run as plain Python
+except Exception:  # missing, or at odds with NumPy: the same functions run as plain Python
     numba = None
 
 
@@ -109,15 +110,15 @@ def ring_pop_front(ring, pos, ends, n, out):
     """Take the first n blocks in the engine's own order into `out`. Modifies the queue."""
     mask = ring.shape[0] - 1
     at = ends[0]
-    found = 0
-    while found < n:
+    for i in range(n):
         entry = ring[at & mask]
-        if entry != EMPTY:
-            block = entry & LOW
-            pos[block] = -1
-            out[found] = block
-            found += 1
+        while entry == EMPTY:
+            at += 1
+            entry = ring[at & mask]
         at += 1
+        block = entry & LOW
+        pos[block] = -1
+        out[i] = block
     ends[0] = at
     ends[2] -= n
 
@@ -188,6 +189,8 @@ def lowest_few(keys, n, want, chosen, firsts):
     """`lowest_rows` by insertion."""
     size = 0
     bound = np.inf
+    last = 0
+    count = keys.shape[1]
     for i in range(n):
         key = keys[i, 0]
         if key > bound:
@@ -195,10 +198,13 @@ def lowest_few(keys, n, want, chosen, firsts):
         if size < want:
             at = size
             size += 1
-        elif keys_less(keys, i, chosen[want - 1]):
-            at = want - 1
         else:
-            continue
+            if key == bound:  # a tie goes to the earlier row, unless a later key decides
+                if count == 1 or keys[i, 1] > keys[last, 1]:
+                    continue
+                if keys[i, 1] == keys[last, 1] and (count == 2 or keys[i, 2] >= keys[last, 2]):
+                    continue
+            at = want - 1
         while at > 0:
             before = firsts[at - 1]
             if key > before or (key == before and not keys_less(keys, i, chosen[at - 1])):
@@ -210,6 +216,7 @@ def lowest_few(keys, n, want, chosen, firsts):
         chosen[at] = i
         if size == want:
             bound = firsts[want - 1]
+            last = chosen[want - 1]
 
 
 @_jit
@@ -310,59 +317,62 @@ MEAN_GAP = 9
 OLDEST_WAIT = 10
 SERVICE_RATE = 11
 TALLY_WIDTH = 6
+HUGE = 4194304
 GAPS = 1024.0
 HIT_RATES = 256.0
 RATES = 64.0
 
 
 @_jit
+def mean_after(mean, count, value, window):
+    """The mean once the value that is number `count` has come: plain at first, then moving."""
+    if count < window:
+        return mean + (value - mean) / count
+    return mean + (value - mean) * (1.0 / window)
+
+
+@_jit
 def moving_mean(tally, at, value, window):
     """Fold a value into the mean at `tally[at]`, counted at `tally[at + 1]`."""
-    count = tally[at + 1] + 1.0
-    tally[at + 1] = count
-    if count < window:
-        tally[at] = tally[at] + (value - tally[at]) / count
-    else:
-        tally[at] = tally[at] + (value - tally[at]) * (1.0 / window)
+    tally[at + 1] += 1.0
+    tally[at] = mean_after(tally[at], tally[at + 1], value, window)
 
 
 @_jit
-def row_written(rows, block, now, depth, chain, generated, ghost_uses):
-    """A block got its hash."""
+def row_written(rows, block, now, depth, chain, ghost_uses):
+    """A block got its hash; `generated` and `children` are the caller's to keep."""
     row = rows[block]
-    row[CREATED] = now
-    row[GAP] = 0.0
+    row[USES] = 0.0
     row[DEPTH] = depth
     row[CHAIN] = chain
-    row[USES] = 0.0
+    row[GAP] = 0.0
     row[SPACED_USES] = 0.0
-    row[GHOST_USES] = ghost_uses
-    row[GENERATED] = generated
     row[USED_AT] = now
-    row[MARK] = now
+    row[CREATED] = now
+    row[GHOST_USES] = ghost_uses
 
 
 @_jit
-def row_used(rows, block, now, chain, mean_gap, tally):
-    """An admission hit a block; also feeds the mean gap."""
+def row_used(rows, block, now, chain, mean_gap):
+    """An admission hit a block. Returns the gap, which belongs into the mean gap."""
     row = rows[block]
     gap = now - row[USED_AT]
     row[GAP] = gap
     row[USED_AT] = now
     row[USES] += 1.0
-    if now - row[MARK] >= mean_gap:
-        row[SPACED_USES] += 1.0
-        row[MARK] = now
-    if chain > row[CHAIN]:
-        row[CHAIN] = chain
-    moving_mean(tally, 0, gap, GAPS)
+    mark = row[MARK] if row[SPACED_USES] > 0.0 else row[CREATED]
+    spaced = now - mark >= mean_gap
+    row[SPACED_USES] += 1.0 if spaced else 0.0
+    row[MARK] = now if spaced else mark
+    row[CHAIN] = chain if chain > row[CHAIN] else row[CHAIN]
+    return gap
 
 
 @_jit
 def rows_used(rows, ids, now, chain, mean_gap, tally):
     """An admission hit these blocks, in this order."""
     for i in range(ids.shape[0]):
-        row_used(rows, ids[i], now, chain, mean_gap, tally)
+        moving_mean(tally, 0, row_used(rows, ids[i], now, chain, mean_gap), GAPS)
 
 
 @_jit
@@ -386,8 +396,8 @@ def row_released(rows, block, now, hashed):
 
 def new_rows(blocks: int) -> np.ndarray:
     """Rows of zeros, each on cache lines of its own: float64[blocks, ROW_WIDTH]."""
-    room = np.zeros(blocks * ROW_WIDTH + 8)
-    room.fill(0.0)  # touch the pages now
+    room = np.empty(max(blocks * ROW_WIDTH + 8, HUGE // 8))
+    room.fill(0.0)
     start = -(room.ctypes.data // 8) % 8
     return room[start : start + blocks * ROW_WIDTH].reshape(blocks, ROW_WIDTH)
 
@@ -424,6 +434,7 @@ def CLOCK() -> int:  # noqa: N802 - the one injectable name of this file
 _LOG = logging.getLogger("vllm.tanren")
 _STATUS: dict[str, Any] = {"policy": POLICY, "sha256": POLICY_SHA256, "mode": "not started"}
 _SLOW_LIMIT = 3
+_SLOW_MEMORY = 500
 
 
 def status() -> dict[str, Any]:
@@ -437,28 +448,69 @@ def status() -> dict[str, Any]:
 
 def Scheduler(*args: Any, **kwargs: Any) -> Any:  # noqa: N802 - named by --scheduler-cls
     """Make vLLM's scheduler with the policy in it; asynchronous exactly when the engine is."""
-    config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
-    if config.scheduler_config.async_scheduling:
-        from vllm.v1.core.sched.async_scheduler import AsyncScheduler as Base
+    base = _stock_class(kwargs["vllm_config"] if "vllm_config" in kwargs else args[0])
+    reason = _answer(_reason_to_stand_aside)
+    # Made once, whatever comes: it may bind ports and start a connector.
+    scheduler = (make_scheduler_class(base) if reason is None else base)(*args, **kwargs)
+    if reason is None:
+        reason = _answer(_attach, scheduler)
+    if reason is None:
+        _STATUS.update(mode="active", evictor=scheduler.tanren)
+        _LOG.info(
+            "tanren: policy %s (%s) decides evictions, numba %s", POLICY, POLICY_SHA256[:12], HAVE_NUMBA
+        )
     else:
-        from vllm.v1.core.sched.scheduler import Scheduler as Base
-    reason = _reason_to_stand_aside()
-    if reason is not None:
-        return _stand_aside(Base, reason, args, kwargs)
-    scheduler = make_scheduler_class(Base)(*args, **kwargs)
-    reason = _reason_not_to_attach(scheduler)
-    if reason is not None:
-        return _stand_aside(Base, reason, args, kwargs)
-    scheduler.tanren = Evictor(scheduler)
-    _STATUS.update(mode="active", evictor=scheduler.tanren)
-    _LOG.info("tanren: policy %s (%s) decides evictions, numba %s", POLICY, POLICY_SHA256[:12], HAVE_NUMBA)
+        _STATUS.update(mode=reason, evictor=None)
+        _LOG.warning("tanren: policy %s stands aside, vLLM's own order holds: %s", POLICY, reason)
     return scheduler
 
 
-def _stand_aside(base: Any, reason: str, args: Any, kwargs: Any) -> Any:
-    _STATUS["mode"] = reason
-    _LOG.warning("tanren: policy %s stands aside, vLLM's own order holds: %s", POLICY, reason)
-    return base(*args, **kwargs)
+def _stock_class(config: Any) -> Any:
+    """The scheduler that vLLM takes when none is named."""
+    kind = "Async" if config.scheduler_config.async_scheduling else ""
+    module, name = f"{kind.lower()}_scheduler".lstrip("_"), f"{kind}Scheduler"
+    if getattr(config, "diffusion_config", None) is not None:
+        module, name = "diffusion_scheduler", f"Diffusion{name}"
+    return getattr(importlib.import_module(f"vllm.v1.core.sched.{module}"), name)
+
+
+def _answer(question: Any, *args: Any) -> str | None:
+    """A reason to stand aside, if there is one; a failure is one too."""
+    try:
+        return question(*args)  # type: ignore[no-any-return]
+    except Exception as error:
+        return in_one_line(error)
+
+
+def _attach(scheduler: Any) -> str | None:
+    reason = _reason_not_to_attach(scheduler)
+    if reason is None:
+        scheduler.tanren = Evictor(scheduler)
+    return reason
+
+
+def in_one_line(error: Exception) -> str:
+    """The error for the log; compilers write pages."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def settings() -> tuple[float, list[float]]:
+    """The operator's: seconds that a decision may take, and the knobs in the policy's own scale."""
+    knobs = [_number(f"TANREN_KNOB_{name.upper()}", default, scale) for name, scale, default in KNOBS]
+    return _number("TANREN_BUDGET_MS", 0.02, 1e-3), knobs
+
+
+def _number(name: str, default: float, scale: float) -> float:
+    written = os.environ.get(name)
+    if written is None:
+        return default
+    try:
+        value = float(written) * scale
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{name}={written!r} is not a number")
+    return value
 
 
 def _reason_to_stand_aside() -> str | None:
@@ -620,12 +672,13 @@ class Evictor:
         self.block_size = int(scheduler.block_size)
         self.unhashed_unscored = hasattr(self.queue, "prepend_n")
         self.extra = count if PERCENT is None else -int(-PERCENT * self.usable // 100)
-        self.budget_s = float(os.environ.get("TANREN_BUDGET_MS", "20")) / 1e3
+        self.budget_s, knobs = settings()
         self.start = CLOCK()
         self.now = 0.0
         self.mark, self.tokens = 0.0, 0
-        self.decisions = self.faults = self.slow = 0
-        self.chain = 0.0
+        self.decisions = self.faults = 0
+        self.slow = 0.0
+        self.admits, self.chain = False, 0.0
 
         self.ring, self.pos, self.ends = new_ring(count)
         self.rows = new_rows(count)
@@ -639,9 +692,7 @@ class Evictor:
         self.decision[BLOCK_SIZE] = float(self.block_size)
         self.decision[MAX_RUNNING] = float(scheduler.max_num_running_reqs)
         self.decision[TOKEN_BUDGET] = float(scheduler.max_num_scheduled_tokens)
-        for i, (name, scale, default) in enumerate(KNOBS):
-            written = os.environ.get(f"TANREN_KNOB_{name.upper()}")
-            self.decision[DECISION_WIDTH + i] = default if written is None else float(written) * scale
+        self.decision[DECISION_WIDTH:] = knobs
 
         self.numbers = HashNumbers(2 * count + 2)
         self.children = np.zeros(2 * count + 2, np.int32)
@@ -658,8 +709,10 @@ class Evictor:
     # -- what the engine tells us ------------------------------------------------
 
     def freeze_now(self) -> None:
-        """Hold the clock still until the next step or output."""
-        self.now = max(self.now, float(CLOCK() - self.start))
+        """Hold the clock still until the next step or output; one that was set back goes on from here."""
+        clock = CLOCK()
+        self.start = min(self.start, clock - int(self.now))
+        self.now = float(clock - self.start)
         self.decision[NOW] = self.now
 
     def step_begins(self) -> None:
@@ -686,12 +739,14 @@ class Evictor:
 
     def _waiting(self) -> list[Any]:
         names = ("waiting", "skipped_waiting", "kv_holding_waiting")
-        return [getattr(self.scheduler, name) for name in names if hasattr(self.scheduler, name)]
+        queues = [getattr(self.scheduler, name) for name in names if hasattr(self.scheduler, name)]
+        return [getattr(queue, "_heap", queue) for queue in queues]  # iterating a priority queue sorts it
 
-    def admitting(self, request: Any, hits: int) -> None:
+    def admitting(self, request: Any, hit: Any) -> None:
         """A waiting request got its blocks."""
         looked_up = (request.num_tokens - 1) // self.block_size
         if looked_up > 0:
+            hits = 0 if hit is None else len(hit.blocks[0])
             moving_mean(self.tally, 2, hits / looked_up, HIT_RATES)
 
     def used(self, blocks: Any) -> None:
@@ -717,7 +772,8 @@ class Evictor:
                 self.children[self.block_parent[b]] += 1
             ghost = self.ghosts.recall(key)
             generated = 1.0 if (i + 1) * self.block_size > prompt else 0.0
-            row_written(self.rows, b, self.now, float(i * self.block_size), float(prompt), generated, ghost)
+            row_written(self.rows, b, self.now, float(i * self.block_size), float(prompt), ghost)
+            self.rows[b, GENERATED] = generated
 
     def evicted(self, block: Any) -> None:
         """A block lost its hash."""
@@ -766,40 +822,34 @@ class Evictor:
         try:
             victims = self._victims(n)
         except Exception as error:
-            self.off(f"{type(error).__name__}: {error}")
+            self.off(in_one_line(error))
             return None
-        if time.perf_counter() - began > self.budget_s:
-            self.slow += 1
-            if self.slow == _SLOW_LIMIT:
-                self.off(f"{_SLOW_LIMIT} decisions over {self.budget_s * 1e3:g} ms (TANREN_BUDGET_MS)")
+        late = time.perf_counter() - began > self.budget_s
+        self.slow += late - self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
+        if self.slow > _SLOW_LIMIT - 0.5:
+            self.off(f"{_SLOW_LIMIT} decisions over {self.budget_s * 1e3:g} ms (TANREN_BUDGET_MS)")
         return victims
 
     def _victims(self, n: int) -> list[Any]:
         free = self.queue.num_free_blocks
         if self.ends[2] != free or free < n:
             raise RuntimeError(f"{n} blocks asked for, {free} free, {self.ends[2]} in the mirror")
-        plains, rated = ring_consider(self.ring, self.pos, self.ends, n, self.extra, self.plain, self.scored)
+        queue, plain, scored = (self.ring, self.pos, self.ends), self.plain, self.scored
+        plains, rated = ring_consider(*queue, n, self.extra, plain, scored)
         if plains < n:
             if "children" in READS:
-                fill_children(self.rows, self.scored, rated, self.block_hash, self.children)
-            order(self.decision, self.rows, self.scored, rated, self.keys, self.scratch)
+                fill_children(self.rows, scored, rated, self.block_hash, self.children)
+            order(self.decision, self.rows, scored, rated, self.keys, self.scratch)
             self.decisions += 1
         out = np.empty(n, np.uint32)
-        self.faults += ring_take(
-            self.ring,
-            self.pos,
-            self.ends,
-            n,
-            self.plain,
-            plains,
-            self.scored,
-            rated,
-            self.keys,
-            self.flat,
-            self.lows,
-            self.scratch,
-            out,
+        fault = ring_take(
+            *queue, n, plain, plains, scored, rated, self.keys, self.flat, self.lows, self.scratch, out
         )
+        if fault and not self.faults:
+            _LOG.warning(
+                "tanren: policy %s gave a key that is not finite; vLLM's own order then holds", POLICY
+            )
+        self.faults += fault
         victims = [self.blocks[b] for b in out.tolist()]
         if any(block.ref_cnt != 0 or block.next_free_block is None for block in victims):
             raise RuntimeError("the mirror of the free queue is out of step")
@@ -814,7 +864,7 @@ class Evictor:
         try:
             action(*args)
         except Exception as error:
-            self.off(f"{type(error).__name__}: {error}")
+            self.off(in_one_line(error))
 
     def off(self, reason: str) -> None:
         """Give every decision back to vLLM, for good, and say so once."""
@@ -822,9 +872,11 @@ class Evictor:
             return
         self.on = False
         self.queue.__class__ = self.stock_queue
-        for owner, name in self.wrapped:
-            delattr(owner, name)
-        _STATUS["mode"] = f"off: {reason}"
+        for owner, name, original, ours in self.wrapped:
+            if vars(owner).get(name) is ours:  # else another has wrapped it since
+                setattr(owner, name, original)
+        if _STATUS.get("evictor") is self:
+            _STATUS["mode"] = f"off: {reason}"
         _LOG.error("tanren: policy %s is off, vLLM's own order holds: %s", POLICY, reason)
 
     def counts(self) -> dict[str, Any]:
@@ -834,32 +886,37 @@ class Evictor:
     # -- attaching ---------------------------------------------------------------
 
     def _attach(self) -> None:
+        """Enter the engine; what may fail comes first, so that a failure leaves nothing behind."""
+        self.wrapped = [
+            self._wrapped(self.manager, "allocate_slots", self._allocate_slots),
+            self._wrapped(self.pool, "touch", self._touch),
+            self._wrapped(self.pool, "cache_full_blocks", self._cache_full_blocks),
+            self._wrapped(self.pool, "_maybe_evict_cached_block", self._maybe_evict_cached_block),
+            self._wrapped(self.pool, "reset_prefix_cache", self._reset_prefix_cache),
+        ]
         self.stock_queue = type(self.queue)
         self.queue.tanren = self
         self.queue.__class__ = make_queue_class(self.stock_queue)
-        self.wrapped: list[tuple[Any, str]] = []
-        self._wrap(self.manager, "allocate_slots", self._allocate_slots)
-        self._wrap(self.pool, "touch", self._touch)
-        self._wrap(self.pool, "cache_full_blocks", self._cache_full_blocks)
-        self._wrap(self.pool, "_maybe_evict_cached_block", self._maybe_evict_cached_block)
-        self._wrap(self.pool, "reset_prefix_cache", self._reset_prefix_cache)
+        for owner, name, _, ours in self.wrapped:
+            setattr(owner, name, ours)
 
-    def _wrap(self, owner: Any, name: str, around: Any) -> None:
+    def _wrapped(self, owner: Any, name: str, around: Any) -> tuple[Any, str, Any, Any]:
         original = getattr(owner, name)
-        setattr(owner, name, lambda *args, **kwargs: around(original, *args, **kwargs))
-        self.wrapped.append((owner, name))
+        return owner, name, original, lambda *args, **kwargs: around(original, *args, **kwargs)
 
     def _allocate_slots(self, original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         waits = request.status.name in ("WAITING", "PREEMPTED")
-        self.chain = float(request.num_prompt_tokens)
+        self.admits, self.chain = True, float(request.num_prompt_tokens)
         result = original(request, *args, **kwargs)
+        self.admits = False
         if waits and result is not None:
             hit = kwargs.get("new_computed_blocks", args[2] if len(args) > 2 else None)
-            self.guarded(self.admitting, request, 0 if hit is None else len(hit.blocks[0]))
+            self.guarded(self.admitting, request, hit)
         return result
 
     def _touch(self, original: Any, blocks: Any) -> Any:
-        self.guarded(self.used, blocks)
+        if self.admits:  # else a connector holds blocks while it copies them
+            self.guarded(self.used, blocks)
         return original(blocks)
 
     def _cache_full_blocks(self, original: Any, request: Any, blocks: Any, *args: Any, **kwargs: Any) -> Any:
@@ -905,27 +962,16 @@ class Evictor:
         lists = [np.zeros(4, np.uint32) for _ in range(4)]
         ring_push_back(ring, pos, ends, 2, 0)
         ring_push_front(ring, pos, ends, 1, 0)
-        row_written(rows, 1, 0.0, 0.0, 0.0, 0.0, 0.0)
+        row_written(rows, 1, 0.0, 0.0, 0.0, 0.0)
         row_released(rows, 1, 0.0, 1)
-        row_used(rows, 1, 0.0, 0.0, 0.0, self.tally.copy())
+        row_used(rows, 1, 0.0, 0.0, 0.0)
         moving_mean(self.tally.copy(), 0, 0.0, HIT_RATES)
         rows_used(rows, lists[3][:0], 0.0, 0.0, self.decision[MEAN_GAP], self.tally)
         fill_children(rows, lists[1], 2, np.zeros(4, np.int32), np.zeros(4, np.int32))
         plains, rated = ring_consider(ring, pos, ends, 1, 4, lists[0], lists[1])
         order(self.decision, rows, lists[1], rated, keys, scratch)
+        flat = keys.reshape(-1)
         ring_take(
-            ring,
-            pos,
-            ends,
-            1,
-            lists[0],
-            plains,
-            lists[1],
-            rated,
-            keys,
-            keys.reshape(-1),
-            lists[2],
-            scratch,
-            lists[3],
+            ring, pos, ends, 1, lists[0], plains, lists[1], rated, keys, flat, lists[2], scratch, lists[3]
         )
         ring_remove(ring, pos, ends, int(pos.argmax()))
