@@ -17,7 +17,7 @@ from tanren_dsl.kernels.abi import CompileOrdering
 from tanren_dsl.sim.integrity import check_pool
 from tanren_dsl.sim.pool import DECISIONS, EVICTIONS, FAULTS, WHERE, new_pool, pool_fill
 from tanren_dsl.sim.profiles import profile_of
-from tanren_dsl.sim.replay_kernel import HITS, LOOKUPS, NEXT, replay
+from tanren_dsl.sim.replay_kernel import HITS, LOOKUPS, NEXT, REPLAY, Job
 from tanren_dsl.sim.rule import Victims, belady, stock, victims_of
 from tanren_dsl.trace.table import RequestTable
 
@@ -79,20 +79,25 @@ class Replay:
             capacity, distinct, victims.key_count, victims.decision.copy(), with_heap=victims.with_heap
         )
         pool_fill(self.pool, 0, capacity)
-        self.held, self.taken = np.zeros(longest, np.uint32), np.zeros(longest, np.uint32)
         self.totals = np.zeros(3, np.int64)
         self.hits_each = np.zeros(len(trace), np.int64)
-        self.next_use = next_uses(trace) if next_use is None else next_use
+        self.job = Job(
+            arrival=trace.arrival_us,
+            offsets=trace.offsets,
+            ids=trace.ids.view(np.uint32),
+            next_use=next_uses(trace) if next_use is None else next_use,
+            held=np.zeros(longest, np.uint32),
+            victims=np.zeros(longest, np.uint32),
+            totals=self.totals,
+            hits=self.hits_each,
+        )
 
     def run(self, upto: int | None = None) -> None:
         """Replay the next requests, up to request number `upto` (all by default)."""
         trace = self.trace
         last = len(trace) if upto is None else min(upto, len(trace))
-        replay(
-            self.pool, self.victims.rule, self.held, self.taken, self.totals, self.hits_each,
-            trace.arrival_us, trace.offsets, trace.ids.view(np.uint32), self.next_use,
-            self.capacity, trace.block_tokens, last,
-        )  # fmt: skip
+        kernel = REPLAY[self.victims.rule.mode]
+        kernel(self.pool, self.victims.rule, self.job, self.capacity, trace.block_tokens, last)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the state between two requests is consistent."""

@@ -5,6 +5,10 @@ is resident in place, takes blocks for the rest, and releases everything, tail f
 Its own blocks are pinned meanwhile, since they are out of the free queue.
 """
 
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
 from tanren_dsl.kernels.block_rows import (
     BLOCK_SIZE,
     CAPACITY,
@@ -17,10 +21,13 @@ from tanren_dsl.kernels.block_rows import (
     mean_after,
     moving_mean,
 )
-from tanren_dsl.kernels.jit import jit
+from tanren_dsl.kernels.jit import inlined, jit
 from tanren_dsl.sim.pool import (
+    HEAP,
     PASS_THROUGH,
+    SCAN,
     WHERE,
+    Rule,
     pool_admit,
     pool_place,
     pool_replace,
@@ -29,16 +36,35 @@ from tanren_dsl.sim.pool import (
     pool_write,
 )
 
+_Array: TypeAlias = np.ndarray[Any, Any]
+
 HITS, LOOKUPS, NEXT = range(3)
 
 
-@jit
-def replay(pool, rule, held, victims, totals, hits, arrival, offsets, ids, next_use, usable, tokens, last):
-    """Replay requests `totals[NEXT]` to `last - 1`; modifies everything but the trace.
+class Job(NamedTuple):
+    """The trace (R requests, L lookups), room to work in, and what was counted.
 
-    Shapes: held uint32[longest], victims uint32[longest], ids uint32[lookups],
-    totals int64[3], hits int64[R] per request, next_use float64[lookups] (next request with the id).
+    Attributes:
+        arrival: int64[R] microseconds; offsets: int64[R + 1]; ids: uint32[L].
+        next_use: float64[L], number of the next request with the id; for the bounds only.
+        held, victims: uint32[longest request], room.
+        totals: int64[3]; hits: int64[R], hit blocks of each request.
     """
+
+    arrival: _Array
+    offsets: _Array
+    ids: _Array
+    next_use: _Array
+    held: _Array
+    victims: _Array
+    totals: _Array
+    hits: _Array
+
+
+@inlined
+def serve(pool, rule, job, usable, tokens, last):
+    """Replay requests `totals[NEXT]` to `last - 1`; modifies everything but the trace."""
+    arrival, offsets, ids, next_use, held, victims, totals, hits = job
     pool.decision[CAPACITY] = float(usable * tokens)
     pool.decision[BLOCK_SIZE] = float(tokens)
     foresees = rule.mode != PASS_THROUGH and rule.address == 0
@@ -94,3 +120,25 @@ def replay(pool, rule, held, victims, totals, hits, arrival, offsets, ids, next_
         totals[HITS] += prefix
         totals[LOOKUPS] += length
         totals[NEXT] = r + 1
+
+
+@jit
+def replay_in_order(pool, _rule, job, usable, tokens, last):
+    """`serve` in the engine's own order."""
+    serve(pool, Rule(PASS_THROUGH, 0, 0, 0), job, usable, tokens, last)
+
+
+@jit
+def replay_by_scan(pool, rule, job, usable, tokens, last):
+    """`serve` with victims found by scoring the considered set."""
+    serve(pool, Rule(SCAN, rule.address, rule.extra, rule.keeps_children), job, usable, tokens, last)
+
+
+@jit
+def replay_by_heap(pool, rule, job, usable, tokens, last):
+    """`serve` with victims from the heap."""
+    serve(pool, Rule(HEAP, rule.address, rule.extra, 0), job, usable, tokens, last)
+
+
+REPLAY = {PASS_THROUGH: replay_in_order, SCAN: replay_by_scan, HEAP: replay_by_heap}
+"""The kernel of each mode: the same loop, compiled with the mode known."""
