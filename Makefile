@@ -50,6 +50,7 @@ fmt: $(READY)  ## format the code and the example policies
 	$(BIN)/tanren-dsl fmt $$(find examples -name '*.tpl')
 
 bench: $(READY)  ## measure speed, side by side with other implementations
+	$(PY) -c 'import libcachesim' 2>/dev/null || $(PY) -m pip install -qq --disable-pip-version-check --editable '.[bench]'
 	$(PY) -m tests.bench
 
 docs: $(READY)  ## write the reference pages of commands and signals anew
