@@ -22,7 +22,8 @@ from tanren_dsl.ir import Policy
 from tanren_dsl.kernels import block_rows, free_ring
 from tanren_dsl.kernels.abi import DECISION_WIDTH
 from tanren_dsl.passes.order import analyze
-from tanren_dsl.signals import ROW_WIDTH, VLLM, signals_of
+from tanren_dsl.passes.provides import require_signals
+from tanren_dsl.signals import ROW_WIDTH, VLLM
 from tanren_dsl.units import MICROSECONDS_PER_SECOND, Number
 
 FITS = ("0.19.1", "0.32.0")
@@ -41,7 +42,7 @@ def emit(evict: Policy) -> str:
     """
     if evict.kind != "evict":
         raise UnsupportedError(f"{evict.name}: the vllm target does not take schedule policies yet")
-    refuse_missing_signals(evict, VLLM)
+    require_signals(evict, VLLM, "the vllm target")
     parts = [
         _header(evict),
         _IMPORTS,
@@ -53,17 +54,6 @@ def emit(evict: Policy) -> str:
         *(inspect.getsource(module).split(_MARKER, 1)[1].strip() for module in _RUNTIME_MODULES),
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
-
-
-def refuse_missing_signals(policy: Policy, target: str) -> None:
-    """Refuse, by name, every signal that the target or mode does not provide."""
-    rows = signals_of(policy.kind)
-    missing = [name for name in policy.signals() if target not in rows[name].provided_by]
-    if missing:
-        raise UnsupportedError(
-            f"{policy.name}: {target} does not provide {', '.join(f'`{name}`' for name in missing)}",
-            hint="`tanren-dsl explain` lists who provides which signal",
-        )
 
 
 def _header(policy: Policy) -> str:

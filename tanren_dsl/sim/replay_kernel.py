@@ -5,6 +5,7 @@ is resident in place, takes blocks for the rest, and releases everything, tail f
 Its own blocks are pinned meanwhile, since they are out of the free queue.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -140,5 +141,9 @@ def replay_by_heap(pool, rule, job, usable, tokens, last):
     serve(pool, Rule(HEAP, rule.address, rule.extra, 0), job, usable, tokens, last)
 
 
-REPLAY = {PASS_THROUGH: replay_in_order, SCAN: replay_by_scan, HEAP: replay_by_heap}
+REPLAY: dict[int, Callable[..., None]] = {
+    PASS_THROUGH: replay_in_order,
+    SCAN: replay_by_scan,
+    HEAP: replay_by_heap,
+}
 """The kernel of each mode: the same loop, compiled with the mode known."""

@@ -12,7 +12,7 @@ from tanren_dsl.errors import UnsupportedError
 from tanren_dsl.ir import Policy
 from tanren_dsl.kernels.abi import DECISION_WIDTH, CompiledOrdering, CompileOrdering
 from tanren_dsl.passes.order import analyze
-from tanren_dsl.signals import signals_of
+from tanren_dsl.passes.provides import require_signals
 from tanren_dsl.sim.pool import HEAP, PASS_THROUGH, SCAN, Rule
 
 
@@ -62,11 +62,7 @@ def victims_of(
         raise UnsupportedError(
             f"{policy.name} is a schedule policy; the cache simulator needs an evict policy"
         )
-    rows = signals_of("evict")
-    missing = [name for name in policy.signals() if mode not in rows[name].provided_by]
-    if missing:
-        names = ", ".join(f"`{name}`" for name in missing)
-        raise UnsupportedError(f"{policy.name}: {mode} mode does not provide {names}")
+    require_signals(policy, mode, f"{mode} mode")
     shape = analyze(policy).shape
     decision = np.zeros(DECISION_WIDTH + len(policy.knobs))
     decision[DECISION_WIDTH:] = [knob.default for knob in policy.knobs]
