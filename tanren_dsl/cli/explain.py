@@ -115,30 +115,33 @@ _NOUN = {"evict": ("blocks", "evicted"), "schedule": ("requests", "served")}
 
 
 def _text(facts: dict[str, Any]) -> list[str]:
+    from tanren_dsl.printer import print_number as number
+
     noun, verb = _NOUN[facts["kind"]]
     lines = [f"policy {facts['policy']} : {facts['kind']}   ({facts['file']})"]
     if facts["doc"]:
         lines.append(f"  {facts['doc']}")
     lines += ["", f"Order of {noun}: the lowest is {verb} first (normal form)"]
-    lines += [f"  {number}. {key}" for number, key in enumerate(facts["order_by"], 1)]
+    lines += [f"  {place}. {key}" for place, key in enumerate(facts["order_by"], 1)]
     lines.append(f"  {len(facts['order_by']) + 1}. ties: the engine's own order")
     if facts["preempt_by"]:
         lines += ["", "Preempted when memory runs out: the lowest of the running requests first"]
-        lines += [f"  {number}. {key}" for number, key in enumerate(facts["preempt_by"], 1)]
+        lines += [f"  {place}. {key}" for place, key in enumerate(facts["preempt_by"], 1)]
     lines += [*_considered_lines(facts["considered"], facts["analysis"]), *_signal_lines(facts)]
     if facts["knobs"]:
         lines += ["", "Knobs (the operator's, set with --knob NAME=VALUE)"]
-        lines += [f"  {k['name']} = {k['value']:g}   {k['unit']}" for k in facts["knobs"]]
+        lines += [f"  {k['name']} = {number(k['value'])}   {k['unit']}" for k in facts["knobs"]]
     if facts["params"]:
         lines += ["", "Params (tunable, without unit)"]
         for p in facts["params"]:
             log = ", searched by its logarithm" if p["log"] else ""
-            lines.append(f"  {p['name']} = {p['value']:g}   in [{p['low']:g}, {p['high']:g}]{log}")
+            low, high = number(p["low"]), number(p["high"])
+            lines.append(f"  {p['name']} = {number(p['value'])}   in [{low}, {high}]{log}")
     if facts["warnings"]:
         lines += ["", "Warnings"]
         for w in facts["warnings"]:
-            place = "" if w["line"] is None else f"line {w['line']}: "
-            lines.append(f"  {place}{w['message']}" + (f" ({w['hint']})" if w["hint"] else ""))
+            where = "" if w["line"] is None else f"line {w['line']}: "
+            lines.append(f"  {where}{w['message']}" + (f" ({w['hint']})" if w["hint"] else ""))
     return lines
 
 

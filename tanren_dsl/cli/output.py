@@ -14,6 +14,9 @@ import click
 
 from tanren_dsl.errors import Diagnostic, TanrenError
 
+_WIDEST = 10_000
+"""More columns than any table of ours needs."""
+
 
 def say(text: str) -> None:
     """A line of progress or advice on standard error."""
@@ -36,14 +39,14 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, emoji=False, width=200)
+    # as wide as its text wants: a narrow terminal may wrap a line, but no digit is left out
+    console = Console(highlight=False, markup=False, emoji=False, width=_WIDEST)
+    console.print(title, style="bold")
     console.print(table)
 
 
@@ -60,12 +63,17 @@ def counted(number: int, singular: str, plural: str = "") -> str:
 def write_whole(path: Path, text: str, *, keep_mode: bool = False) -> None:
     """Write a file at once or not at all; a link is followed, the mode may be kept.
 
+    What is no regular file, such as a pipe or `/dev/null`, is written to and never replaced.
+
     Raises:
         TanrenError: the file cannot be written; an older one is left as it was.
     """
     target = Path(os.path.realpath(path))
     temporary: str | None = None
     try:
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_text(text, encoding="utf-8", newline="")
+            return
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(text)

@@ -12,6 +12,7 @@ import pytest
 
 from tanren_dsl.check import load
 from tanren_dsl.cli.options import examples
+from tanren_dsl.cli.output import print_table
 from tanren_dsl.sim.replay import simulate_stock
 from tanren_dsl.trace.read import read_trace
 from tests.cli.conftest import LRU, SMALL, Run, data, refused
@@ -36,6 +37,21 @@ def test_simulate_names_its_mode_in_the_table(run: Run) -> None:
     assert result.stdout.startswith(f"replay mode, vllm-0.19, {SMALL}")
     assert "evictions" in result.stdout
     assert "replaying lru" in result.stderr
+
+
+def test_a_narrow_terminal_loses_no_digit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = run("simulate", "lru", "--trace", SMALL, "--capacity", "1000").stdout
+    monkeypatch.setenv("COLUMNS", "20")
+    assert run("simulate", "lru", "--trace", SMALL, "--capacity", "1000").stdout == wide
+    assert "\N{HORIZONTAL ELLIPSIS}" not in wide
+
+
+def test_a_table_of_many_columns_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [f"column {number}" for number in range(100)]
+    print_table("A title that is longer than its table", columns, [columns])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "A title that is longer than its table"
+    assert all(lines[4].count(name) for name in columns)
 
 
 def test_simulate_obeys_knobs(run: Run, tmp_path: Path) -> None:
@@ -174,6 +190,10 @@ def test_eval_takes_preempt_by(run: Run, tmp_path: Path) -> None:
         ),
         ('{"objects": [{"last_use": "now"}]}', ["object 0: `last_use`: expected a finite number"]),
         ('{"objects": [{"last_use": NaN}]}', ["expected a finite number, found nan"]),
+        (
+            '{"objects": [{"last_use": 1' + 400 * "0" + "}]}",
+            ["object 0: `last_use`: expected a finite number, found 1000"],
+        ),
         ('{"objects": {}}', ['expected {"decision"']),
         ('{"objects": [3]}', ["object 0: expected signals by name, found int"]),
         ('{"objects": [\n{"last_use": }]}', ["in.json:2:14: expected JSON"]),

@@ -94,6 +94,10 @@ def test_knobs_are_checked_by_name(run: Run, tmp_path: Path) -> None:
     assert explained["knobs"] == [{"name": "budget", "unit": "tokens", "value": 7.0}]
 
 
+def test_explain_shows_every_digit_of_a_knob(run: Run) -> None:
+    assert "budget = 1048577   tokens" in run("explain", "-", "--knob", "budget=1048577", stdin=T_LRU).stdout
+
+
 def test_a_knob_goes_to_the_policies_that_declare_it(run: Run) -> None:
     assert run("check", "lru", "t_lru", "--knob", "budget=7").exit_code == 0
     result = run("check", "lru", "t_lru", "--knob", "budgt=7")
