@@ -68,6 +68,9 @@ class LazyGroup(click.Group):
         except TanrenError as error:
             click.echo(str(error), err=True)
             status = 1
+        except MemoryError as error:
+            click.echo(f"error: not enough memory: {error or 'of this machine'}", err=True)
+            status = 1
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             status = INTERRUPTED

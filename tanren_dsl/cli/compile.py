@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +16,9 @@ from tanren_dsl.errors import TanrenError, UnsupportedError
 
 TARGETS = ("python", "vllm", "sglang", "lmcache")
 """Every target by name; the last two are refused."""
+
+_TAKEN = frozenset({"numba", "numpy", "torch", "transformers", "vllm"})
+"""Modules, beside Python's own, that a file on `PYTHONPATH` must not hide from vLLM."""
 
 
 @click.command("compile")
@@ -36,8 +42,8 @@ def compile_(
     if output == "-" and as_json:
         raise click.UsageError("--json and -o - both want standard output.")
     loaded = load_policies(policies, knobs)
-    if target == "vllm" and output != "-":
-        _check_module_name(Path(output))
+    if output != "-":
+        _check_place(Path(output), loaded, target)
     text = emitted(loaded, target)
     if output == "-":
         click.echo(text, nl=False)
@@ -46,7 +52,7 @@ def compile_(
     say(f"{output}: {', '.join(one.policy.name for one in loaded)} for {target}")
     flag = f"--scheduler-cls {Path(output).stem}.Scheduler" if target == "vllm" else None
     if flag is not None:
-        folder = Path(output).resolve().parent
+        folder = shlex.quote(str(Path(output).resolve().parent))
         say(f"on:  PYTHONPATH={folder} vllm serve MODEL {flag}")
         say("off: drop the flag, or set TANREN_DISABLE=1")
     if as_json:
@@ -83,10 +89,22 @@ def emitted(loaded: Sequence[Loaded], target: str) -> str:
     return emit(evict)
 
 
-def _check_module_name(path: Path) -> None:
-    """The flag names the file as a Python module."""
-    if path.suffix != ".py" or not path.stem.isidentifier():
+def _check_place(path: Path, loaded: Sequence[Loaded], target: str) -> None:
+    """Refuse to write over a policy, and names by which vLLM cannot import the file."""
+    if any(
+        Path(one.source.name).exists() and path.exists() and path.samefile(one.source.name) for one in loaded
+    ):
+        raise TanrenError(f"{path} is the policy itself", hint="choose another name with -o")
+    if target != "vllm":
+        return
+    stem = path.stem
+    if path.suffix != ".py" or not stem.isidentifier() or keyword.iskeyword(stem):
         raise TanrenError(
             f"vLLM imports the file by its name, and {path.name!r} is no module name",
+            hint="a name such as tanren_policy.py",
+        )
+    if stem in sys.stdlib_module_names or stem in _TAKEN:
+        raise TanrenError(
+            f"the file would hide the module {stem} of Python or of vLLM",
             hint="a name such as tanren_policy.py",
         )

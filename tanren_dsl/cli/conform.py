@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,7 +23,18 @@ from tanren_dsl.errors import TanrenError, UnsupportedError
 if TYPE_CHECKING:
     from tanren_dsl.conform.conform import Conformance
 
-_ABOVE_0 = click.FloatRange(min=0, min_open=True)
+
+class _Positive(click.FloatRange):
+    """A number above 0 that is one: the range alone lets `nan` pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value} is no number", param, ctx)
+        return number
+
+
+_ABOVE_0 = _Positive(min=0, min_open=True, max=1e9)
 
 
 @click.command()
@@ -72,14 +84,15 @@ def conform(
     from tanren_dsl.backends.vllm import emit
     from tanren_dsl.conform.conform import Setting, write_log
     from tanren_dsl.conform.conform import conform as run
-    from tanren_dsl.conform.vllm_env import check_env
     from tanren_dsl.sim.profiles import profile_of
 
     version = profile_of(engine).version
     interpreter = Path(python) if python is not None else _environment(version)
-    check_env(interpreter)
+    _check_env(interpreter, version)
     if log_file is not None and not Path(log_file).resolve().parent.is_dir():
         raise TanrenError(f"cannot write {log_file}: there is no such folder")
+    if log_file is not None and Path(log_file).is_dir():
+        raise TanrenError(f"cannot write {log_file}: it is a folder")
     trace = load_trace(trace_name, block_tokens, skip_bad)
     setting = Setting(
         engine=engine, capacity=capacity, block_size=block_size, rate=rate, outputs=outputs,
@@ -105,6 +118,17 @@ def _environment(version: str) -> Path:
     """The interpreter that the environment variable names, or where `make vllm-env` puts it."""
     named = os.environ.get("TANREN_VLLM_" + version.replace(".", "_"))
     return Path(named or f".venv-vllm-{version}/bin/python")
+
+
+def _check_env(interpreter: Path, version: str) -> None:
+    """Refuse an interpreter without vLLM, and say how to make the one that is wanted."""
+    from tanren_dsl.conform.vllm_env import check_env
+
+    try:
+        check_env(interpreter)
+    except TanrenError as error:
+        hint = f"make vllm-env VLLM={version}"
+        raise TanrenError(error.diagnostics[0].message, hint=hint) from None
 
 
 def _text(result: Conformance, trace: str) -> list[str]:

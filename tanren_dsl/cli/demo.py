@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def demo(out: Path, seed: int) -> None:
     click.echo(f"Verdict: {outcome.verdict}.\n")
     click.echo(f"The file for vLLM: {path}")
     click.echo("The one flag:")
-    click.echo(f"  PYTHONPATH={path.parent} vllm serve MODEL --scheduler-cls tanren_policy.Scheduler")
+    folder = shlex.quote(str(path.parent))
+    click.echo(f"  PYTHONPATH={folder} vllm serve MODEL --scheduler-cls {path.stem}.Scheduler")
 
 
 def _is_demo(folder: Path) -> bool:
@@ -59,4 +61,4 @@ def _is_demo(folder: Path) -> bool:
     written = folder / "run.toml"
     if not written.is_file() or not (folder / DATABASE).is_file():
         return False
-    return 'name = "demo"' in written.read_text(encoding="utf-8").splitlines()
+    return b'name = "demo"' in written.read_bytes().splitlines()

@@ -49,6 +49,8 @@ def evaluate(
       tanren-dsl eval my.tpl --example > input.json
       tanren-dsl eval my.tpl input.json
     """
+    if policy == input_file == "-":
+        raise click.UsageError("POLICY and INPUT.json both want standard input.")
     checked = load_policy(policy, knobs).policy
     if preempt and checked.preempt is None:
         raise TanrenError(f"policy `{checked.name}` has no `preempt by`")
@@ -150,9 +152,15 @@ def _value(name: str, place: str, given: dict[str, Any], signal: str, policy: Po
             hint=f"{rows[signal].type}: {rows[signal].meaning}",
         )
     value = given[signal]
-    if not isinstance(value, bool | int | float) or not math.isfinite(value):
-        raise TanrenError(f"{name}: {place}: `{signal}`: expected a finite number, found {value!r}")
-    return float(value)
+    try:
+        number = float(value) if isinstance(value, bool | int | float) else math.nan
+    except OverflowError:  # a whole number beyond the largest double
+        number = math.inf
+    if not math.isfinite(number):
+        raise TanrenError(
+            f"{name}: {place}: `{signal}`: expected a finite number, found {_short(repr(value))}"
+        )
+    return number
 
 
 def _warn_unknown(name: str, policy: Policy, given: list[dict[str, Any]]) -> None:

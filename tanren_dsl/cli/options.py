@@ -22,13 +22,17 @@ if TYPE_CHECKING:  # these bring NumPy, which `--help` does not wait for
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+BLOCK_TOKENS = click.IntRange(1, 10_000_000)
+"""Tokens of a block, as problem files limit them too."""
+
 
 def _capacities(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
     numbers = []
     for part in value.split(","):
         text = part.strip().replace("_", "")
-        if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
-            raise click.BadParameter(f"expected blocks such as 1000,2000, found {value!r}", ctx, param)
+        if not (text.isascii() and text.isdigit() and len(text) <= 10 and 0 < int(text) < 2**31):
+            found = value if len(value) <= 60 else f"{value[:57]}..."
+            raise click.BadParameter(f"expected blocks such as 1000,2000, found {found!r}", ctx, param)
         numbers.append(int(text))
     return list(dict.fromkeys(numbers))
 
@@ -83,7 +87,7 @@ def capacity_option(function: _F) -> _F:
 def trace_reading_options(function: _F) -> _F:
     """`--block-tokens` and `--skip-bad`."""
     block = click.option(
-        "--block-tokens", type=click.IntRange(min=1), help="Tokens of a trace block, if not as detected."
+        "--block-tokens", type=BLOCK_TOKENS, help="Tokens of a trace block, if not as detected."
     )
     skip = click.option("--skip-bad", is_flag=True, help="Leave bad lines out, counted, instead of refusing.")
     return block(skip(function))
@@ -110,6 +114,8 @@ def load_each(
     from tanren_dsl.parser import parse
     from tanren_dsl.syntax import Knob
 
+    if names.count("-") > 1:
+        raise click.UsageError("Standard input (-) can be read once.")
     parsed: list[tuple[str, tuple[Source, PolicyText] | TanrenError]] = []
     knobs: dict[str, set[str]] = {}
     for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tanren_dsl.cli.options import json_option, load_trace, trace_reading_options
+from tanren_dsl.cli.options import BLOCK_TOKENS, json_option, load_trace, trace_reading_options
 from tanren_dsl.cli.output import print_json, print_table, say
 
 
@@ -49,9 +49,7 @@ def show(trace_name: str, block_tokens: int | None, skip_bad: bool, as_json: boo
 @click.option("-o", "--output", required=True, metavar="FILE", help="Where to write; gzip for names in .gz.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--requests", type=click.IntRange(1, 1_000_000), default=4000, show_default=True)
-@click.option(
-    "--block-tokens", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens of a block."
-)
+@click.option("--block-tokens", type=BLOCK_TOKENS, default=16, show_default=True, help="Tokens of a block.")
 def generate(output: str, seed: int, requests: int, block_tokens: int) -> None:
     """Write a seeded chat trace as Mooncake JSONL.
 

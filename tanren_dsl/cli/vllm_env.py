@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from tanren_dsl.errors import TanrenError
+
 
 @click.command("vllm-env")
 @click.argument("version")
@@ -22,4 +24,9 @@ def vllm_env(version: str, directory: Path, torch: str | None) -> None:
     """
     from tanren_dsl.conform.vllm_env import make_env
 
-    click.echo(str(make_env(version, directory, torch)))
+    try:
+        click.echo(str(make_env(version, directory, torch)))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise TanrenError(f"cannot make {directory}: {error.strerror or error}") from None

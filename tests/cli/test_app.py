@@ -39,15 +39,20 @@ def test_a_command_has_the_name_it_is_listed_under(name: str) -> None:
     "arguments",
     [["nosuch"], ["check"], ["check", "--nosuch", "lru"], ["simulate", "lru"], ["eval", "lru"],
      ["simulate", "lru", "--capacity", "many"], ["simulate", "lru", "--capacity", "0"],
+     ["simulate", "lru", "--capacity", "9" * 5000], ["simulate", "-", "-", "--capacity", "9"],
+     ["eval", "-", "-"], ["trace", "show", "chat", "--block-tokens", "9" * 30],
+     ["conform", "--engine", "vllm-0.19", "--step-ms", "nan"],
+     ["conform", "--engine", "vllm-0.19", "--rate", "inf"],
      ["check", "lru", "--knob", "budget"], ["check", "lru", "--knob", "=3"],
      ["compile", "lru", "--target", "nosuch", "-o", "x.py"], ["trace", "nosuch"]],
-    ids=" ".join,
+    ids=lambda arguments: " ".join(arguments)[:60],
 )  # fmt: skip
 def test_wrong_usage_exits_with_2(arguments: list[str], run: Run) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "Usage: " in result.stderr
+    assert len(result.stderr) < 400
 
 
 def test_a_failure_of_ours_is_one_line_that_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +69,16 @@ def test_a_failure_of_ours_is_one_line_that_says_so(run: Run, monkeypatch: pytes
     assert "Traceback" in run("--debug", "trace", "show", SMALL).stderr
     monkeypatch.setenv("TANREN_DEBUG", "1")
     assert "Traceback" in run("trace", "show", SMALL).stderr
+
+
+def test_too_little_memory_is_no_bug(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("32 GiB")
+
+    monkeypatch.setattr("tanren_dsl.sim.replay.simulate_stock", fail)
+    result = run("headroom", SMALL, "--capacity", "1000")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.endswith("error: not enough memory: 32 GiB\n")
 
 
 def test_an_interrupt_exits_with_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

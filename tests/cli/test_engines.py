@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from tanren_dsl.cli.options import examples
 from tanren_dsl.conform.conform import Conformance, Setting
-from tests.cli.conftest import SMALL, Run, data, refused
+from tests.cli.conftest import LRU, SMALL, Run, data, refused
 
 
 def engine_python(version: str) -> str:
@@ -62,6 +63,9 @@ def test_compile_json_echoes_what_was_written(run: Run) -> None:
         (["lru", "lfu"], "vllm", "p.py", "at most one evict policy, found 2"),
         (["lru", "lfu"], "python", "p.py", "one policy a file, found 2"),
         (["lru"], "vllm", "my-policy.py", "is no module name"),
+        (["lru"], "vllm", "class.py", "is no module name"),
+        (["lru"], "vllm", "vllm.py", "would hide the module vllm"),
+        (["lru"], "vllm", "json.py", "would hide the module json"),
         (["lru"], "vllm", "no/where.py", "cannot write no/where.py: No such file"),
     ],
 )
@@ -80,7 +84,8 @@ def test_compile_refuses_a_signal_that_the_engine_lacks(run: Run) -> None:
     text = "policy p : evict order by waiting_refs * kv_free / max_running + uses"
     refused(
         run("compile", "-", "--target", "vllm", "-o", "p.py", stdin=text),
-        "vllm does not provide `waiting_refs`",
+        "vllm",
+        "does not provide `waiting_refs`",
     )
 
 
@@ -90,12 +95,37 @@ def test_compile_leaves_an_older_file_when_it_fails(run: Run, tmp_path: Path) ->
     assert (tmp_path / "p.py").read_text() == "old"
 
 
+def test_compile_never_writes_over_the_policy(run: Run, lru: Path) -> None:
+    refused(
+        run("compile", str(lru), "--target", "python", "-o", "./mine.tpl"), "mine.tpl is the policy itself"
+    )
+    assert lru.read_text() == LRU
+
+
+def test_compile_writes_to_a_pipe_and_leaves_it(run: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit((tmp_path / "pipe").read_text)
+        assert run("compile", "lru", "--target", "python", "-o", "pipe").exit_code == 0
+        ast.parse(read.result(timeout=10))
+    assert (tmp_path / "pipe").is_fifo()
+    assert [one.name for one in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_the_line_to_paste_is_quoted(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    result = run("compile", "lru", "--target", "vllm", "-o", "a b/p.py")
+    assert f"PYTHONPATH='{tmp_path}/a b' vllm serve" in result.stderr
+
+
 def test_conform_without_an_environment_says_how_to_make_one(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TANREN_VLLM_0_19_1", raising=False)
     refused(run("conform", "--engine", "vllm-0.19"), "no vLLM environment", "make vllm-env VLLM=0.19.1")
     refused(run("conform", "--engine", "vllm-0.19", "--python", "/no/python"), "/no/python does not exist")
+    monkeypatch.delenv("TANREN_VLLM_0_32_0", raising=False)
+    refused(run("conform", "--engine", "vllm-0.32"), "no vLLM environment", "make vllm-env VLLM=0.32.0")
 
 
 def test_conform_refuses_by_name(run: Run) -> None:
@@ -103,6 +133,15 @@ def test_conform_refuses_by_name(run: Run) -> None:
     lru, lfu, sjf = (str(examples()[name]) for name in ("lru", "lfu", "sjf"))
     refused(run("conform", sjf, "--engine", "vllm-0.19"), "does not support schedule policies yet: sjf")
     refused(run("conform", lru, lfu, "--engine", "vllm-0.19"), "at most one evict policy")
+
+
+def test_conform_refuses_a_folder_for_its_log(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tanren_dsl.conform.vllm_env.check_env", lambda _: "0.19.1")
+    (tmp_path / "there").mkdir()
+    refused(run("conform", "--engine", "vllm-0.19", "--log", "there"), "cannot write there: it is a folder")
+    assert [one.name for one in tmp_path.iterdir()] == ["there"]
 
 
 def test_conform_finds_no_difference(run: Run, tmp_path: Path) -> None:
@@ -132,4 +171,5 @@ def test_a_difference_is_printed_and_exits_with_1(run: Run, monkeypatch: pytest.
 
 def test_vllm_env_refuses_an_unknown_version(run: Run, tmp_path: Path) -> None:
     refused(run("vllm-env", "0.1", "there"), "vLLM 0.1 is not known", "0.19.1")
+    refused(run("vllm-env", "0.19.1", "/dev/null/there"), "cannot make /dev/null/there: Not a directory")
     assert list(tmp_path.iterdir()) == []
