@@ -12,6 +12,7 @@ import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
@@ -109,7 +110,13 @@ class _Worker:
     def __init__(self, context: Any, bench: Bench) -> None:
         self.pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, bench), daemon=True)
-        self._process.start()
+        resource_tracker.ensure_running()  # its own start would let the signal through
+        # held back while it starts, and in it for good: an interrupt is ours to handle
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
         theirs.close()  # so that its death closes the pipe
         self._job: Job | None = None
 
@@ -148,8 +155,7 @@ class _Worker:
 
 
 def _serve(pipe: Connection, bench: Bench) -> None:
-    """Body of a worker: an interrupt is the parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Body of a worker."""
     while True:
         try:
             job = pipe.recv()

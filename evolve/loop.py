@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from tanren_dsl.errors import TanrenError
 from tanren_dsl.evolve.candidate import Candidate, Score, champion_text, classics, from_tree
 from tanren_dsl.evolve.executor import Executor, Job, make_executor
 from tanren_dsl.evolve.fitness import Bench, Count, has_faults, mean_gain, measure_belady, measure_stock
@@ -20,10 +21,11 @@ from tanren_dsl.evolve.operators import Offspring, fresh, seeded, vary
 from tanren_dsl.evolve.outcome import Outcome, Row, rows_of, verdict_of
 from tanren_dsl.evolve.primitives import build_primitives
 from tanren_dsl.evolve.problem import Problem
-from tanren_dsl.evolve.resolved import resolved_text
+from tanren_dsl.evolve.resolved import one_line, resolved_text
 from tanren_dsl.evolve.store import FINISHED, INTERRUPTED, Birth, CandidateRow, Store
 from tanren_dsl.evolve.windows import ROLES, Role, cut_windows
 from tanren_dsl.trace.read import read_trace
+from tanren_dsl.trace.table import RequestTable
 
 _TRIES = 4
 """Attempts at a text that was not seen before."""
@@ -60,14 +62,19 @@ def run_evolution(
         TanrenError: the problem, its trace or the folder is wrong.
     """
     trace = read_trace(problem.trace, block_tokens=problem.block_tokens)
-    bench = Bench(cut_windows(trace, problem.train, problem.validation, problem.capacities), problem.engine)
+    try:
+        windows = cut_windows(trace, problem.train, problem.validation, problem.capacities)
+    except TanrenError as error:
+        first = error.diagnostics[0]
+        raise TanrenError(f"{problem.source}: {first.message}", hint=first.hint) from None
+    bench = Bench(windows, problem.engine)
     store = Store.create(out, resolved_text(problem, seed, trace), replace=replace)
     executor: Executor | None = None
     ending = "failed"
     try:
         run = _Run(problem, seed, bench, store, progress or _ignore)
         executor = make_executor(bench, workers)
-        outcome = run.to_the_end(executor, trace.name)
+        outcome = run.to_the_end(executor, trace)
         ending = FINISHED
         return outcome
     except KeyboardInterrupt:
@@ -101,14 +108,15 @@ class _Run:
         self.counts: dict[Role, dict[str, tuple[Count, ...]]] = {role: {} for role in ROLES}
         self.failed: dict[str, str] = {}
         self.done = 0
-        self.total = problem.search.population * problem.search.generations
+        self.total = problem.search.population * problem.search.generations  # grows by what comes after
 
-    def to_the_end(self, executor: Executor, trace: str) -> Outcome:
+    def to_the_end(self, executor: Executor, trace: RequestTable) -> Outcome:
         """All generations, then the selection."""
         references = classics(self.primitives)
-        for generation in range(self.problem.search.generations):
+        generations = self.problem.search.generations
+        for generation in range(generations):
             born = self._generation(generation, references)
-            self._measure("train", born, executor, f"generation {generation + 1}")
+            self._measure("train", born, executor, f"generation {generation + 1} of {generations}")
             births = [
                 Birth(generation, place, one.key, one.operator, one.parents) for place, one in enumerate(born)
             ]
@@ -127,7 +135,7 @@ class _Run:
             born = [one for one in references if one.tree is not None]
         parents = self._parents() if generation else [_judged(one.tree, 0.0) for one in born if one.tree]
         seen = {one.key for one in born}
-        for place in range(len(born), max(search.population, len(born))):
+        for place in range(len(born), search.population):
             with seeded(self.seed, generation, place) as rng:
                 for _ in range(_TRIES):
                     made = self._made(generation, place, parents, rng)
@@ -168,6 +176,7 @@ class _Run:
             else:
                 jobs[one.key] = Job(one.key, one.text, role)
         self.done += repeated
+        self.total = max(self.total, self.done + len(jobs))
         best = self._best_gain()
         self.progress(Step(phase, self.done, self.total, best))
         for result in executor.run(list(jobs.values())):
@@ -179,7 +188,7 @@ class _Run:
                     gain = mean_gain(result.counts, self.stock)
                     best = gain if best is None else max(best, gain)
             self.done += 1
-            self.progress(Step(phase, self.done, max(self.total, self.done), best))
+            self.progress(Step(phase, self.done, self.total, best))
 
     def _record(self, candidates: Iterable[Candidate], births: Sequence[Birth]) -> None:
         distinct = {one.key: self.known[one.key] for one in candidates}
@@ -228,14 +237,13 @@ class _Run:
         return tuple(c.hits for role in roles or ROLES for c in self.counts[role].get(one.key, ()))
 
     def _best_gain(self) -> float | None:
-        best = self._ranked("train")
-        return self._gain("train", best[0]) if best else None
+        return max((self._gain("train", one) for one in self._ranked("train")), default=None)
 
     def _finalists(self) -> list[Candidate]:
         return self._distinct()[: self.problem.search.finalists]
 
     def _outcome(
-        self, finalists: Sequence[Candidate], references: Sequence[Candidate], trace: str
+        self, finalists: Sequence[Candidate], references: Sequence[Candidate], trace: RequestTable
     ) -> Outcome:
         chosen = {one.key for one in finalists}
         judged = [one for one in self._ranked("validation") if one.key in chosen]
@@ -247,14 +255,14 @@ class _Run:
         measured = len(self.counts["train"])
         rejected = sum(has_faults(counts) for counts in self.counts["train"].values())
         selection = (
-            f"best score on validation among the {len(finalists)} best on train (of equal hits one), of "
-            f"{measured} policies measured (seed {self.seed}); the score is the mean gain over LRU in points "
-            f"less {self.problem.search.complexity:g} a unit of complexity; since validation chose, its "
-            "figure leans to the good side"
+            f"best score on validation among the {len(finalists)} best on train (of those with equal hits "
+            f"one), of {measured} policies measured (seed {self.seed}); the score is the mean gain over LRU "
+            f"in points less {self.problem.search.complexity:g} a unit of complexity; since validation "
+            "chose, its figure leans to the good side"
         )
-        origin = f"the classic {champion.classic}" if champion.classic else "typed genetic programming"
+        origin = f"The classic {champion.classic}" if champion.classic else "Found by genetic programming"
         doc = (
-            f"Found by {origin} on {trace}, seed {self.seed}: best of {len(finalists)} finalists on "
+            f"{origin}: on {one_line(trace.name)}, seed {self.seed}, best of {len(finalists)} finalists on "
             f"validation, {measured} policies tried; {validation:+.2f} points over LRU there, {train:+.2f} "
             "on train, simulated."
         ).replace('"', "'")
@@ -272,7 +280,7 @@ class _Run:
         )
         return Outcome(
             name, text, path, self.store.folder, champion.classic, train, validation, selection, verdict,
-            tuple(self._rows(name, champion, references)), measured, rejected, len(self.failed),
+            tuple(self._rows(name, champion, references)), measured, rejected, len(self.failed), trace.notes,
         )  # fmt: skip
 
     def _rows(self, name: str, champion: Candidate, references: Sequence[Candidate]) -> list[Row]:

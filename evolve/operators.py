@@ -33,8 +33,8 @@ _LEAST, _MOST = 1e-3, 1e6
 class Limits:
     """What no tree may exceed: nodes, and height in edges."""
 
-    nodes: int
-    height: int
+    nodes: int = 40
+    height: int = 8
 
     def hold(self, tree: Tree) -> bool:
         """Whether a tree is within both."""
@@ -45,13 +45,13 @@ class Limits:
 class Rates:
     """Shares of the ways to make an individual; they are scaled to add up to 1."""
 
-    crossover: float
-    subtree: float
-    point: float
-    constant: float
-    shrink: float
-    keys: float
-    random: float
+    crossover: float = 0.35
+    subtree: float = 0.25
+    point: float = 0.1
+    constant: float = 0.1
+    shrink: float = 0.05
+    keys: float = 0.1
+    random: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class Outcome:
         selection: how the champion was selected.
         verdict: what that is worth.
         evaluated, rejected, failed: distinct candidates measured, with a fault, without a result.
+        notes: what the trace's reader assumed and found.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Outcome:
     evaluated: int
     rejected: int
     failed: int
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """Everything, for printing as JSON."""

@@ -122,7 +122,9 @@ def build_primitives(
             or_zero[unit] = type(f"OrZero_{unit}", (), {})
             bases = (Key, or_zero[unit])
         number[unit] = type(f"Number_{unit}", bases, {})
-    made = Primitives(gp.PrimitiveSetTyped("policy", [], Order), number, or_zero, declared)
+    pset = gp.PrimitiveSetTyped("policy", [], Order)
+    pset.context.clear()  # of what DEAP needs to evaluate texts, which is never done: names are all free
+    made = Primitives(pset, number, or_zero, declared)
     _add_terminals(made, candidates)
     _add_orders(made)
     for op in OPS:

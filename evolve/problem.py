@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,9 +81,13 @@ def load_problem(path: str | Path) -> Problem:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TanrenError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        data = path.read_bytes()
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise TanrenError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise TanrenError(f"{path}:{line}: not UTF-8: byte 0x{data[error.start]:02x}") from None
     return parse_problem(text, str(path), path.parent, path.stem)
 
 
@@ -93,6 +97,8 @@ def parse_problem(text: str, source: str, folder: Path = Path(), stem: str = "pr
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise TanrenError(f"{source}: not TOML: {error}") from None
+    except (ValueError, RecursionError):
+        raise TanrenError(f"{source}: not TOML: a number or the nesting is too big") from None
     top = _Reader(source, "", data)
     engine = top.text("engine", "vllm-0.19")
     if engine not in PROFILES:
@@ -110,7 +116,7 @@ def parse_problem(text: str, source: str, folder: Path = Path(), stem: str = "pr
         name=top.text("name", stem),
         trace=_located(trace, folder),
         engine=engine,
-        block_tokens=top.whole("block_tokens", 0, least=1) or None if "block_tokens" in data else None,
+        block_tokens=top.whole("block_tokens", least=1) if "block_tokens" in data else None,
         train=_cuts(windows, "train"),
         validation=_cuts(windows, "validation"),
         capacities=sizes,
@@ -168,7 +174,9 @@ def _candidates(top: _Reader) -> tuple[float | None, ...]:
 def _knobs(top: _Reader) -> tuple[Knob, ...]:
     found = []
     knobs = top.table("knobs")
-    for name in list(knobs.data):
+    for name in knobs.data:
+        if not (name.isascii() and name.isidentifier()):
+            raise TanrenError(f"{top.source}: knobs: expected names of letters, digits and _, found {name!r}")
         row = knobs.table(name)
         knob = Knob(name, row.text("unit"), row.number("value"))
         row.finish()
@@ -198,19 +206,21 @@ def _search(reader: _Reader) -> Search:
 
 
 def _limits(reader: _Reader) -> Limits:
-    limits = Limits(reader.whole("nodes", 40, least=3, most=400), reader.whole("height", 8, least=1, most=20))
+    known = Limits()
+    limits = Limits(
+        reader.whole("nodes", known.nodes, least=3, most=400),
+        reader.whole("height", known.height, least=1, most=20),
+    )
     reader.finish()
     return limits
 
 
 def _rates(reader: _Reader) -> Rates:
-    known = {"crossover": 0.35, "subtree": 0.25, "point": 0.1, "constant": 0.1, "shrink": 0.05, "keys": 0.1}
-    known["random"] = 0.05
-    rates = Rates(**{f.name: reader.number(f.name, known[f.name], low=0.0) for f in fields(Rates)})
+    found = {name: reader.number(name, value, low=0.0) for name, value in asdict(Rates()).items()}
     reader.finish()
-    if not any(getattr(rates, f.name) for f in fields(Rates)):
+    if not any(found.values()):
         raise TanrenError(f"{reader.source}: rates: expected one above 0, found only zeros")
-    return rates
+    return Rates(**found)
 
 
 class _Reader:
@@ -222,7 +232,9 @@ class _Reader:
 
     def error(self, key: str, expected: str, found: object) -> TanrenError:
         """A wrong value, with its key path."""
-        return TanrenError(f"{self.source}: {self._at(key)}: expected {expected}, found {found!r}")
+        text = repr(found)
+        text = text if len(text) <= 60 else f"{text[:57]}..."
+        return TanrenError(f"{self.source}: {self._at(key)}: expected {expected}, found {text}")
 
     def take(self, key: str) -> Any:
         """A value as it is."""
@@ -263,11 +275,15 @@ class _Reader:
         if high < math.inf:
             words += f" and at most {high:g}"
         value = self._value(key, default, words)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        try:
+            number = math.nan
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                number = float(value)
+        except OverflowError:  # a whole number beyond the largest double
+            number = math.inf
+        if not math.isfinite(number) or not low <= number <= high or (above and number == low):
             raise self.error(key, words, value)
-        if not low <= value <= high or (above and value == low):
-            raise self.error(key, words, value)
-        return float(value)
+        return number
 
     def each(self, key: str, read: Any) -> Iterator[Any]:
         """Every element of a list, read by `read(reader, index)`; none where the key is missing."""

@@ -29,14 +29,23 @@ def resolved_text(problem: Problem, seed: int, trace: RequestTable) -> str:
     }
     tables |= {f"knobs.{knob.name}": {"unit": knob.unit, "value": knob.value} for knob in problem.knobs}
     lines = [
-        f"# Made by tanren-dsl {__version__} from {_comment(problem.source)}, with --seed {seed}",
-        f"# Trace: {_comment(trace.name)}, {len(trace)} requests, {trace.lookups} block lookups, "
+        f"# Made by tanren-dsl {__version__} from {one_line(problem.source)}, with --seed {seed}",
+        f"# Trace: {one_line(trace.name)}, {len(trace)} requests, {trace.lookups} block lookups, "
         f"{trace.distinct_blocks} distinct blocks of {trace.block_tokens} tokens",
         *_pairs(top),
     ]
     for name, table in tables.items():
         lines += ["", f"[{name}]", *_pairs(table)]
     return "\n".join(lines) + "\n"
+
+
+def one_line(text: str) -> str:
+    """A name for a comment or a description: one line of characters that can be printed.
+
+    >>> one_line("two" + chr(10) + "lines" + chr(27))
+    'two lines?'
+    """
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
 
 
 def _pairs(table: Mapping[str, object]) -> list[str]:
@@ -48,7 +57,3 @@ def _value(value: object) -> str:
         return f"[{', '.join(map(_value, value))}]"
     # JSON's texts, numbers and truth values are TOML's, but for DEL
     return json.dumps(value).replace("\x7f", "\\u007f")
-
-
-def _comment(text: str) -> str:
-    return " ".join(text.split())

@@ -11,7 +11,8 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,8 +102,8 @@ class Store:
                 db.execute("insert into run values ('status', ?)", (RUNNING,))
             db.close()
             os.replace(draft, folder / DATABASE)
-        except OSError as error:
-            raise TanrenError(f"cannot write {folder}: {error.strerror or error}") from None
+        except (OSError, sqlite3.Error) as error:
+            raise _unwritable(folder, error) from None
         return cls(folder)
 
     def record(
@@ -112,7 +113,7 @@ class Store:
         counts: Mapping[str, Iterable[Count]],
     ) -> None:
         """Add or update candidates, with individuals and measurements, in one transaction."""
-        with self._db:
+        with self._transaction():
             self._db.executemany(
                 "insert into candidates values (?,?,?,?,?,?,?,?,?,?) on conflict (hash) do update set "
                 "state = excluded.state, note = excluded.note, train = excluded.train, "
@@ -139,12 +140,15 @@ class Store:
     def champion(self, name: str, text: str) -> Path:
         """Write the champion's file."""
         path = self.folder / "champions" / f"{name}.tpl"
-        write_file(path, text)
+        try:
+            write_file(path, text)
+        except OSError as error:
+            raise _unwritable(self.folder, error) from None
         return path
 
     def note(self, **facts: object) -> None:
         """Facts about the whole run, such as its status."""
-        with self._db:
+        with self._transaction():
             self._db.executemany(
                 "insert or replace into run values (?, ?)",
                 [
@@ -152,6 +156,15 @@ class Store:
                     for key, value in facts.items()
                 ],
             )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing; a full disk is the folder's fault, not ours."""
+        try:
+            with self._db:
+                yield
+        except sqlite3.Error as error:
+            raise _unwritable(self.folder, error) from None
 
     def close(self) -> None:
         """Close the database."""
@@ -177,6 +190,10 @@ def write_file(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.tmp")
     draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)
+
+
+def _unwritable(folder: Path, error: OSError | sqlite3.Error) -> TanrenError:
+    return TanrenError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}")
 
 
 def _taken(folder: Path) -> TanrenError:

@@ -26,7 +26,7 @@ class Cut:
     stop: int | float
 
     def requests(self, count: int) -> tuple[int, int]:
-        """First and last-but-one request number in a trace of `count`.
+        """Number of the first request and one past that of the last, in a trace of `count`.
 
         >>> Cut(0.25, 1.0).requests(1000), Cut(10, 20).requests(1000)
         ((250, 1000), (10, 20))
@@ -67,7 +67,8 @@ def cut_windows(
     """The windows of both roles, training first.
 
     Raises:
-        TanrenError: a window is empty or too long, the roles overlap, or a request does not fit.
+        TanrenError: a window is empty or too long, the roles overlap, a request does not fit,
+            or a window or a size is given twice.
     """
     ranges = {
         (role, number): _range(trace, f"windows.{role}[{number}]", cut)
@@ -75,11 +76,13 @@ def cut_windows(
         for number, cut in enumerate(cuts)
     }
     _refuse_overlap(ranges)
+    _refuse_twice("windows", [f"{role} {start:,} to {stop:,}" for (role, _), (start, stop) in ranges.items()])
     windows = []
     for (role, _), (start, stop) in ranges.items():
         table = trace.slice(start, stop)
         label = f"requests {start:,} to {stop - 1:,}"
         sizes = capacities.of(table)
+        _refuse_twice("capacities", [name for name, _ in sizes])
         for name, blocks in sizes:
             if blocks < table.longest():
                 raise TanrenError(
@@ -109,3 +112,10 @@ def _refuse_overlap(ranges: dict[tuple[Role, int], tuple[int, int]]) -> None:
                     f"{max(start, low):,} to {min(stop, high) - 1:,}",
                     hint="a score on what was trained on says nothing",
                 )
+
+
+def _refuse_twice(path: str, labels: Sequence[str]) -> None:
+    """A configuration is known by its labels; one that stands twice would count twice."""
+    for place, label in enumerate(labels):
+        if label in labels[:place]:
+            raise TanrenError(f"{path}: {label} stands there twice", hint="leave one out")

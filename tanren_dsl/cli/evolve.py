@@ -55,6 +55,8 @@ def evolve(
     folder = out if out is not None else Path("runs") / f"{config.stem}-{seed}"
     with progress_bar() as progress:
         outcome = run_evolution(problem, seed, folder, workers or processors(), progress)
+    for note in outcome.notes:
+        say(f"trace: {note}")
     if as_json:
         print_json(outcome.as_json())
         return
@@ -87,7 +89,8 @@ def progress_bar() -> Iterator[Callable[[Step], None]]:
         def line(step: Step) -> None:
             if step.phase not in phases:
                 phases.append(step.phase)
-                say(" ".join((f"{step.phase}: {step.done}/{step.total} measured", gained(step))).rstrip())
+                count = f": {step.done} of {step.total} measured" if step.total else ""
+                say(f"{step.phase}{count}  {gained(step)}".rstrip())
 
         yield line
         return

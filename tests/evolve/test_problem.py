@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.evolve.primitives import build_primitives
 from tanren_dsl.evolve.problem import Problem, load_problem, parse_problem
 from tanren_dsl.evolve.resolved import resolved_text
 from tanren_dsl.evolve.windows import cut_windows
@@ -27,6 +28,30 @@ def test_an_error_names_the_key(case: dict[str, Any], tiny_text: str) -> None:
         parse_problem(text, "tiny.toml")
     for words in ("tiny.toml", *case["says"]):
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("1024", "1" + 400 * "0"), ("1024", "1" + 5000 * "0"), ("[[0, 40], [40, 80]]", 3000 * "[")],
+    ids=["beyond a double", "beyond a conversion", "deep"],
+)
+def test_numbers_and_nesting_beyond_python_are_one_short_message(old: str, new: str, tiny_text: str) -> None:
+    with pytest.raises(TanrenError, match=r"tiny\.toml: ") as caught:
+        parse_problem(tiny_text.replace(old, new), "tiny.toml")
+    assert len(str(caught.value)) < 150
+
+
+def test_a_knob_may_have_any_name_of_the_language(tiny_text: str) -> None:
+    for name in ("__builtins__", "class", "ARG0"):
+        problem = parse_problem(tiny_text.replace("knobs.budget", f"knobs.{name}"), "tiny.toml")
+        assert build_primitives(problem.knobs).terminal(name) is not None
+
+
+def test_a_mis_encoded_problem_is_named_with_its_line(tmp_path: Path) -> None:
+    config = tmp_path / "p.toml"
+    config.write_bytes(b'name = "p"\n# \xff\n')
+    with pytest.raises(TanrenError, match=r"p\.toml:2: not UTF-8: byte 0xff"):
+        load_problem(config)
 
 
 def test_the_packaged_problems_are_valid() -> None:
@@ -56,6 +81,8 @@ def test_windows_share_no_request(tiny_text: str) -> None:
         ("[40, 80]", "[40, 900]", r"windows\.train\[1\]: requests 40 to 900 are no window"),
         ("[1200]", "[3]", r"capacities: 3 blocks .* is smaller than a request"),
         ("[0.4]", "[0.0001]", r"capacities: 0\.01 % .* is smaller than a request"),
+        ("[0.4]", "[0.4, 0.4000001]", r"capacities: 40 % stands there twice"),
+        ("[40, 80]", "[0, 40]", r"windows: train 0 to 40 stands there twice"),
     ],
 )
 def test_windows_and_sizes_must_fit_the_trace(tiny_text: str, old: str, new: str, says: str) -> None:

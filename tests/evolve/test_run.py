@@ -20,8 +20,9 @@ from tanren_dsl.evolve.loop import Step, run_evolution
 from tanren_dsl.evolve.outcome import verdict_of
 from tanren_dsl.evolve.problem import Problem
 from tanren_dsl.evolve.store import FINISHED, INTERRUPTED, Store, status_of
-from tanren_dsl.evolve.windows import cut_windows
+from tanren_dsl.evolve.windows import Cut, cut_windows
 from tanren_dsl.sim.replay import simulate, simulate_stock
+from tanren_dsl.trace.mooncake import write_mooncake
 from tanren_dsl.trace.read import read_trace
 
 LRU = "policy lru : evict order by last_use"
@@ -63,6 +64,7 @@ def test_a_run_says_what_it_found_and_leaves_a_valid_folder(tiny: Problem, tmp_p
     assert "3 finalists" in champion.doc
     assert outcome.path.read_text(encoding="utf-8") == outcome.text
     assert [step.done for step in steps] == sorted(step.done for step in steps)
+    assert all(step.done <= step.total for step in steps)
     assert json.loads(json.dumps(outcome.as_json()))["verdict"] == outcome.verdict
 
     # what is printed of the champion is what the simulator says of its file
@@ -107,9 +109,37 @@ def test_a_folder_that_holds_something_is_not_overwritten(tiny: Problem, tmp_pat
     Store.create(tmp_path / "run", "", replace=True).close()
 
 
+def test_any_name_of_a_trace_gives_a_valid_champion(tiny: Problem, tmp_path: Path) -> None:
+    path = tmp_path / 'two\nlines "quoted"\x1b\udcff.jsonl'
+    write_mooncake(read_trace(tiny.trace), path)
+    search = replace(tiny.search, generations=1, finalists=1)
+    outcome = run_evolution(replace(tiny, trace=str(path), search=search), 1, tmp_path / "run")
+    doc = str(load(outcome.path).doc)
+    assert "two lines 'quoted'??.jsonl" in doc
+    assert ("The classic" in doc) == (outcome.classic is not None)
+    assert any(note.startswith("block size") for note in outcome.notes)
+
+
+def test_windows_that_do_not_fit_are_named_with_the_file(tiny: Problem, tmp_path: Path) -> None:
+    with pytest.raises(TanrenError, match=r"tiny\.toml: windows\.train\[0\]: requests 0 to 900"):
+        run_evolution(replace(tiny, train=(Cut(0, 900),)), 0, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_disk_that_fails_is_not_called_a_bug(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "run", "")
+    db = sqlite3.connect(tmp_path / "run" / "run.sqlite")
+    db.execute("drop table run")
+    db.commit()
+    db.close()
+    with pytest.raises(TanrenError, match=r"cannot write .*run: no such table"):
+        store.note(status=FINISHED)
+    store.close()
+
+
 def test_an_interrupt_leaves_what_was_done(tiny: Problem, tmp_path: Path) -> None:
     def stop(step: Step) -> None:
-        if step.phase == "generation 3":
+        if step.phase == "generation 3 of 3":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -131,6 +161,18 @@ def test_a_worker_that_dies_costs_one_candidate(tiny: Problem) -> None:
     assert [key for key, result in sorted(results.items()) if result.error is not None] == ["b"]
     assert "ended with code -9" in str(results["b"].error)
     assert results["c"].counts == first.counts
+
+
+def test_a_worker_leaves_an_interrupt_to_its_parent(tiny: Problem) -> None:
+    workers = Workers(bench_of(tiny), 1)
+    try:
+        list(workers.run([Job("a", LRU, "train")]))
+        os.kill(workers.pids()[0], signal.SIGINT)
+        (result,) = workers.run([Job("b", LRU, "train")])
+    finally:
+        workers.close()
+    assert result.error is None
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_what_cannot_be_measured_is_a_failure_with_a_reason(tiny: Problem) -> None:
