@@ -90,6 +90,7 @@ def verdict_of(
     if validation > 0:
         said.append(
             f"{name} gains {validation:.2f} points of hit rate over LRU on validation ({train:.2f} on train)"
+            ", the mean of windows and sizes"
         )
     else:
         said.append(

@@ -12,7 +12,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +103,7 @@ class Store:
             db.close()
             os.replace(draft, folder / DATABASE)
         except (OSError, sqlite3.Error) as error:
+            _undo(folder)
             raise _unwritable(folder, error) from None
         return cls(folder)
 
@@ -200,6 +201,14 @@ def _taken(folder: Path) -> TanrenError:
     status = status_of(folder)
     what = f"holds a run ({status})" if status else "is not empty"
     return TanrenError(f"{folder} {what}", hint="choose another folder with --out")
+
+
+def _undo(folder: Path) -> None:
+    """Leave nothing of a run folder that could not be made, but the folder."""
+    with suppress(OSError):
+        for name in (f".{DATABASE}", ".run.toml.tmp", "run.toml"):
+            (folder / name).unlink(missing_ok=True)
+        (folder / "champions").rmdir()
 
 
 def _clear(folder: Path) -> None:

@@ -6,6 +6,7 @@ reader of our output that went away. Nothing heavy is imported before a command 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -61,7 +62,8 @@ class LazyGroup(click.Group):
         """Run a command; user errors become one message, our own a line that says so."""
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # a shell's `>&-` closes it
+                sys.stdout.flush()
             return result
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
@@ -75,9 +77,12 @@ class LazyGroup(click.Group):
             click.echo("interrupted", err=True)
             status = INTERRUPTED
         except BrokenPipeError:
-            # what is still buffered has no reader: let the interpreter's last flush go nowhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             status = BROKEN_PIPE
+        except OSError as error:  # a full disk, most likely: a file that is named is refused elsewhere
+            click.echo(f"error: {error}", err=True)
+            _drop_output()
+            status = 1
         except Exception as error:
             _say_bug(error, bool(ctx.params.get("debug")))
             status = 1
@@ -94,6 +99,12 @@ def main(debug: bool) -> None:
     Example:
       tanren-dsl simulate lru lfu --trace chat --capacity 2000
     """
+
+
+def _drop_output() -> None:
+    """What is still buffered has no reader: let the interpreter's last flush go nowhere."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say_bug(error: Exception, debug: bool) -> None:

@@ -102,3 +102,14 @@ def test_a_reader_that_went_away_is_no_error() -> None:
     assert result.returncode == BROKEN_PIPE
     assert "Broken" not in result.stderr
     assert "Exception" not in result.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this machine")
+def test_a_full_disk_is_one_message() -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "tanren_dsl", "explain", "lru", "--json"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[1:] == ["error: [Errno 28] No space left on device"]

@@ -126,6 +126,18 @@ def test_windows_that_do_not_fit_are_named_with_the_file(tiny: Problem, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_that_cannot_be_made_is_left_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tanren_dsl.evolve.store.sqlite3.connect", fail)
+        with pytest.raises(TanrenError, match=r"cannot write .*run: database or disk is full"):
+            Store.create(tmp_path / "run", "")
+    assert list((tmp_path / "run").iterdir()) == []
+    Store.create(tmp_path / "run", "").close()
+
+
 def test_a_disk_that_fails_is_not_called_a_bug(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "run", "")
     db = sqlite3.connect(tmp_path / "run" / "run.sqlite")
