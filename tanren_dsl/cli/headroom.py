@@ -14,7 +14,7 @@ from tanren_dsl.cli.options import (
     load_trace,
     trace_reading_options,
 )
-from tanren_dsl.cli.output import print_json, print_table, say
+from tanren_dsl.cli.output import percent, print_json, print_table, say
 
 if TYPE_CHECKING:
     from tanren_dsl.trace.table import RequestTable
@@ -118,7 +118,7 @@ def bounds(trace: RequestTable, capacity: int, engine: str) -> Row:
 
 
 def _share(row: Row, hits: int) -> str:
-    return f"{100 * hits / row.lookups if row.lookups else 0.0:.2f} %"
+    return percent(hits / row.lookups if row.lookups else 0.0)
 
 
 def _verdict(rows: list[Row]) -> str:

@@ -55,11 +55,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f} %"
 
 
-def counted(number: int, singular: str, plural: str = "") -> str:
-    """A number with its noun: `1 block`, `2 blocks`."""
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
-
-
 def write_whole(path: Path, text: str, *, keep_mode: bool = False) -> None:
     """Write a file at once or not at all; a link is followed, the mode may be kept.
 
