@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.evolve.fitness import Count
+from tanren_dsl.files import write_whole
 
 DATABASE = "run.sqlite"
 RUNNING, FINISHED, INTERRUPTED = "running", "finished", "interrupted"
@@ -94,7 +95,7 @@ class Store:
                     raise _taken(folder)
                 _clear(folder)
             (folder / "champions").mkdir(parents=True, exist_ok=True)
-            write_file(folder / "run.toml", resolved)
+            write_whole(folder / "run.toml", resolved)
             draft = folder / f".{DATABASE}"
             draft.unlink(missing_ok=True)
             with sqlite3.connect(draft) as db:
@@ -142,7 +143,7 @@ class Store:
         """Write the champion's file."""
         path = self.folder / "champions" / f"{name}.tpl"
         try:
-            write_file(path, text)
+            write_whole(path, text)
         except OSError as error:
             raise _unwritable(self.folder, error) from None
         return path
@@ -184,13 +185,6 @@ def status_of(folder: Path) -> str | None:
         return None
     finally:
         db.close()
-
-
-def write_file(path: Path, text: str) -> None:
-    """Put a file in place whole, or leave the older one."""
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
 
 
 def _unwritable(folder: Path, error: OSError | sqlite3.Error) -> TanrenError:

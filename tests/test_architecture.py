@@ -12,7 +12,7 @@ import pytest
 LAYERS = (
     ("", "source", "units", "grammar", "examples"),
     ("errors",),
-    ("signals", "ops"),
+    ("signals", "ops", "files"),
     ("syntax", "ir"),
     (
         "kernels",

@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 
 from tanren_dsl.cli.options import Loaded, json_option, knob_option, load_policies, single
-from tanren_dsl.cli.output import print_json, say, write_whole
+from tanren_dsl.cli.output import print_json, say
 from tanren_dsl.errors import TanrenError, UnsupportedError
+from tanren_dsl.files import write_whole
 
 TARGETS = ("python", "vllm", "sglang", "lmcache")
 """Every target by name; the last two are refused."""

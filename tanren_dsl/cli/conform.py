@@ -19,6 +19,7 @@ from tanren_dsl.cli.options import (
 )
 from tanren_dsl.cli.output import print_json, say
 from tanren_dsl.errors import TanrenError, UnsupportedError
+from tanren_dsl.files import write_whole
 
 if TYPE_CHECKING:
     from tanren_dsl.conform.conform import Conformance
@@ -82,13 +83,14 @@ def conform(
 
     from tanren_dsl.backends.numba import compile_ordering
     from tanren_dsl.backends.vllm import emit
-    from tanren_dsl.conform.conform import Setting, write_log
+    from tanren_dsl.conform.conform import Setting, log_text
     from tanren_dsl.conform.conform import conform as run
+    from tanren_dsl.conform.vllm_env import check_env
     from tanren_dsl.sim.profiles import profile_of
 
     version = profile_of(engine).version
     interpreter = Path(python) if python is not None else _environment(version)
-    _check_env(interpreter, version)
+    check_env(interpreter, version)
     if log_file is not None and not Path(log_file).resolve().parent.is_dir():
         raise TanrenError(f"cannot write {log_file}: there is no such folder")
     if log_file is not None and Path(log_file).is_dir():
@@ -101,10 +103,7 @@ def conform(
     say(f"running vLLM {version} and the simulator side by side")
     result = run(evict, trace, setting, interpreter, emit=emit, compile_ordering=compile_ordering)
     if log_file is not None:
-        try:
-            write_log(result.events, Path(log_file))
-        except OSError as error:
-            raise TanrenError(f"cannot write {log_file}: {error.strerror or error}") from None
+        write_whole(log_file, log_text(result.events))
         say(f"{log_file}: {len(result.events):,} events")
     if as_json:
         print_json({**result.as_json(), "trace": trace.name})
@@ -118,17 +117,6 @@ def _environment(version: str) -> Path:
     """The interpreter that the environment variable names, or where `make vllm-env` puts it."""
     named = os.environ.get("TANREN_VLLM_" + version.replace(".", "_"))
     return Path(named or f".venv-vllm-{version}/bin/python")
-
-
-def _check_env(interpreter: Path, version: str) -> None:
-    """Refuse an interpreter without vLLM, and say how to make the one that is wanted."""
-    from tanren_dsl.conform.vllm_env import check_env
-
-    try:
-        check_env(interpreter)
-    except TanrenError as error:
-        hint = f"make vllm-env VLLM={version}"
-        raise TanrenError(error.diagnostics[0].message, hint=hint) from None
 
 
 def _text(result: Conformance, trace: str) -> list[str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from tanren_dsl.cli.evolve import print_rows, processors, progress_bar
-from tanren_dsl.cli.output import say, write_whole
+from tanren_dsl.cli.output import say
+from tanren_dsl.files import write_whole
 
 FILE = "tanren_policy.py"
 

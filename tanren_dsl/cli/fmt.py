@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from tanren_dsl.cli.options import read_stdin
-from tanren_dsl.cli.output import say, write_whole
+from tanren_dsl.cli.output import say
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.files import write_whole
 from tanren_dsl.source import Source
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
-from tanren_dsl.errors import Diagnostic, TanrenError
+from tanren_dsl.errors import Diagnostic
 
 _WIDEST = 10_000
 """More columns than any table of ours needs."""
@@ -53,44 +49,6 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 def percent(share: float) -> str:
     """A share as text."""
     return f"{100 * share:.2f} %"
-
-
-def write_whole(path: Path, text: str, *, keep_mode: bool = False) -> None:
-    """Write a file at once or not at all; a link is followed, the mode may be kept.
-
-    What is no regular file, such as a pipe or `/dev/null`, is written to and never replaced.
-
-    Raises:
-        TanrenError: the file cannot be written; an older one is left as it was.
-    """
-    target = Path(os.path.realpath(path))
-    temporary: str | None = None
-    try:
-        if target.exists() and not target.is_file() and not target.is_dir():
-            target.write_text(text, encoding="utf-8", newline="")
-            return
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        mode = target.stat().st_mode & 0o7777 if keep_mode else 0o666 & ~_umask()
-        os.chmod(temporary, mode)
-        os.replace(temporary, target)
-    except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise TanrenError(f"cannot write {path}: {error.strerror or error}") from None
-    except BaseException:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _plain(value: object) -> object:

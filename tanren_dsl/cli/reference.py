@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 
 from tanren_dsl.cli.app import COMMANDS, main
-from tanren_dsl.cli.output import say, write_whole
+from tanren_dsl.cli.output import say
+from tanren_dsl.files import write_whole
 
 _MADE = "<!-- made by `make docs`; edit the program instead -->"
 

@@ -94,12 +94,7 @@ def conform(
         TanrenError: no such environment, another version than the profile's, or a run that failed.
     """
     profile = profile_of(setting.engine)
-    version = check_env(python)
-    if version != profile.version:
-        raise TanrenError(
-            f"{setting.engine} copies vLLM {profile.version}, and {python} has {version}",
-            hint=f"make vllm-env VLLM={profile.version}",
-        )
+    check_env(python, profile.version)
     trace = prepared(trace, setting)
     setting = replace(setting, capacity=_capacity(trace, setting), requests=len(trace))
     blocks = engine_blocks(trace, setting.block_size)
@@ -186,11 +181,9 @@ def tokens_of(trace: RequestTable) -> TokenTable:
     )
 
 
-def write_log(events: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """The engine's events as JSON lines; whole or not at all."""
-    partial = path.with_name(path.name + ".part")
-    partial.write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
-    partial.replace(path)
+def log_text(events: Sequence[Mapping[str, Any]]) -> str:
+    """The engine's events as JSON lines."""
+    return "".join(json.dumps(event) + "\n" for event in events)
 
 
 def _capacity(trace: RequestTable, setting: Setting) -> int:

@@ -28,7 +28,6 @@ DROPPED = frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "triton
 
 _DONE = "tanren-vllm.json"
 _HALF = "tanren-vllm.partial"
-_HINT = "make vllm-env VLLM=0.19.1"
 _TAIL_LINES = 8
 _ASK_VERSION = """
 from importlib.metadata import PackageNotFoundError, version
@@ -89,23 +88,27 @@ def make_env(version: str, directory: Path, torch: str | None = None) -> Path:
     return python
 
 
-def check_env(python: Path) -> str:
+def check_env(python: Path, wanted: str | None = None) -> str:
     """The vLLM version of an environment's Python, without a local part such as `+cpu`.
 
     Raises:
-        TanrenError: there is no such Python, or no vLLM in its environment.
+        TanrenError: there is no such Python, no vLLM in its environment, or another version than
+            the wanted one.
     """
+    hint = f"make vllm-env VLLM={wanted or next(iter(TORCH))}"
     try:
         result = subprocess.run(
             [str(python), "-c", _ASK_VERSION], capture_output=True, text=True, check=False, timeout=60
         )
     except FileNotFoundError:
-        raise TanrenError(f"no vLLM environment: {python} does not exist", hint=_HINT) from None
+        raise TanrenError(f"no vLLM environment: {python} does not exist", hint=hint) from None
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise TanrenError(f"no vLLM environment: {python} cannot be run ({error})", hint=_HINT) from None
+        raise TanrenError(f"no vLLM environment: {python} cannot be run ({error})", hint=hint) from None
     version = result.stdout.strip().split("+")[0]
     if result.returncode != 0 or not version:
-        raise TanrenError(f"no vLLM environment: {python} has no vllm", hint=_HINT)
+        raise TanrenError(f"no vLLM environment: {python} has no vllm", hint=hint)
+    if wanted is not None and version != wanted:
+        raise TanrenError(f"vLLM {wanted} is wanted, {python} has {version}", hint=hint)
     return version
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import os
 import zlib
-from contextlib import suppress
 from pathlib import Path
 
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.files import write_whole
 from tanren_dsl.source import Source, Span
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -67,23 +66,13 @@ def line_span(name: str, line: int, text: str, start: int = 0, end: int | None =
 
 
 def save_text(path: str | Path, text: str) -> None:
-    """Write a file at once or not at all (temporary file, then rename); gzip for names in `.gz`.
+    """Write a file at once or not at all; gzip for names in `.gz`.
 
     Raises:
         TanrenError: the file cannot be written; an older one is left as it was.
     """
-    target = Path(path)
     data = text.encode()
-    if target.suffix == ".gz":
-        data = gzip.compress(data, mtime=0)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(target)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise TanrenError(f"{path}: the trace cannot be written: {error.strerror or error}") from None
+    write_whole(path, gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
 def _kind(data: bytes) -> str:

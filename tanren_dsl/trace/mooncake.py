@@ -143,7 +143,7 @@ def _row(number: int, row: object) -> _Row:
                 hint = "rows with a delay instead of a timestamp are not readable: their time is unknown"
             raise _FieldError("", f"missing field {field!r}", hint)
     timestamp, prompt, output, ids = (row[field] for field in FIELDS)
-    if type(timestamp) not in (int, float) or not math.isfinite(timestamp) or abs(timestamp) >= _MOST_MS:
+    if type(timestamp) not in (int, float) or not abs(timestamp) < _MOST_MS:
         raise _FieldError("timestamp", f"timestamp: expected milliseconds, found {_what(timestamp)}", None)
     if type(prompt) is not int or not 1 <= prompt <= _MOST_TOKENS:
         raise _FieldError(
@@ -234,7 +234,7 @@ def _error(path: str, lines: list[str], bad: list[_Bad], readable: int) -> Tanre
     first = bad[0]
     more = f" ({len(bad) - 1} more bad lines)" if len(bad) > 1 else ""
     span = line_span(path, first.line, lines[first.line - 1].rstrip("\r"), first.start, first.end)
-    hint = first.hint or ("bad lines can be left out and counted (skip_bad)" if readable else None)
+    hint = first.hint or ("bad lines can be left out and counted (--skip-bad)" if readable else None)
     return TanrenError(first.message + more, span, hint)
 
 

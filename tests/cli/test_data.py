@@ -129,7 +129,7 @@ def test_trace_generate_reads_back_the_same(run: Run, tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (0, "")
     shown, made = (data(run("trace", "show", name, "--json")) for name in ("made.jsonl", SMALL))
     assert shown["statistics"] == made["statistics"]
-    refused(run("trace", "generate", "-o", "no/where.jsonl"), "cannot be written")
+    refused(run("trace", "generate", "-o", "no/where.jsonl"), "cannot write")
     assert [one.name for one in tmp_path.iterdir()] == ["made.jsonl"]
 
 

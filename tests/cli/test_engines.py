@@ -138,7 +138,7 @@ def test_conform_refuses_by_name(run: Run) -> None:
 def test_conform_refuses_a_folder_for_its_log(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("tanren_dsl.conform.vllm_env.check_env", lambda _: "0.19.1")
+    monkeypatch.setattr("tanren_dsl.conform.vllm_env.check_env", lambda *_: "0.19.1")
     (tmp_path / "there").mkdir()
     refused(run("conform", "--engine", "vllm-0.19", "--log", "there"), "cannot write there: it is a folder")
     assert [one.name for one in tmp_path.iterdir()] == ["there"]
@@ -159,7 +159,7 @@ def test_a_difference_is_printed_and_exits_with_1(run: Run, monkeypatch: pytest.
     def differ(*_: object, **__: object) -> Conformance:
         return Conformance("stock", Setting("vllm-0.19", 90), "0.19.1", 4, 9, 2, 0, 64, 0, 0, 3, "here", [])
 
-    monkeypatch.setattr("tanren_dsl.conform.vllm_env.check_env", lambda _: "0.19.1")
+    monkeypatch.setattr("tanren_dsl.conform.vllm_env.check_env", lambda *_: "0.19.1")
     monkeypatch.setattr("tanren_dsl.conform.conform.conform", differ)
     result = run("conform", "--engine", "vllm-0.19", "--trace", SMALL)
     assert result.exit_code == 1

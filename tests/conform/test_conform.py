@@ -71,7 +71,7 @@ def test_the_file_runs_as_plain_python_too() -> None:
 
 
 def test_another_version_than_the_profile_is_refused() -> None:
-    with pytest.raises(TanrenError, match=r"copies vLLM 0\.19\.1"):
+    with pytest.raises(TanrenError, match=r"vLLM 0\.19\.1 is wanted"):
         conform(
             None, read_trace("chat"), setting("vllm-0.19"), engine_python("0.32.0"),
             emit=emit, compile_ordering=compile_ordering,

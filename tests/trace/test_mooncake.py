@@ -226,10 +226,10 @@ def test_written_tables_are_read_back(tmp_path: Path, name: str, block: int) -> 
 
 
 def test_writing_where_nothing_can_be_written_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(TanrenError, match="cannot be written"):
+    with pytest.raises(TanrenError, match="cannot write"):
         write_mooncake(generate_chat(1, 3), tmp_path / "missing" / "trace.jsonl")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(TanrenError, match="cannot be written"):
+    with pytest.raises(TanrenError, match="cannot write"):
         write_mooncake(generate_chat(1, 3), tmp_path / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
