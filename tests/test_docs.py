@@ -15,6 +15,7 @@ import tanren_dsl
 from tanren_dsl.check import loads, warnings
 from tanren_dsl.cli import main
 from tanren_dsl.cli.options import examples
+from tanren_dsl.cli.reference import pages
 
 SOURCE = Path(os.environ.get("TANREN_SOURCE", Path(__file__).parents[1]))
 README = (SOURCE / "README.md").read_text(encoding="utf-8")
@@ -53,3 +54,8 @@ def test_the_readme_names_commands_and_examples_that_exist() -> None:
     assert commands <= set(main.list_commands(context))
     packaged = re.findall(r"`((?:lru|fcfs)[a-z_ ]+)`", README)
     assert {name for text in packaged for name in text.split()} == set(examples())
+
+
+def test_the_reference_pages_are_what_the_program_says() -> None:
+    for name, text in pages().items():
+        assert (SOURCE / "docs" / name).read_text(encoding="utf-8") == text, "run make docs"

@@ -1,7 +1,7 @@
 """Replay mode: requests one by one in file order, one trace id is one full block.
 
 For search and for comparison with the literature. The definitions (what is a hit, what
-is pinned, when a block is released) stand in `docs/` and in `replay_kernel.py`.
+is pinned, when a block is released) stand in `docs/simulators.md`.
 """
 
 from __future__ import annotations
