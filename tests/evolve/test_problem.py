@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tanren_dsl.trace.read import read_trace
 
 HERE = Path(__file__).parent
 CASES = tomllib.loads((HERE / "wrong_problems.toml").read_text(encoding="utf-8"))
-CONFIGS = HERE.parents[1] / "examples" / "configs"
+CONFIGS = Path(str(files("tanren_dsl.examples"))) / "configs"
 
 
 @pytest.mark.parametrize("case", CASES["case"], ids=lambda case: case["says"][0][:50])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from random import Random
 
@@ -41,7 +42,7 @@ PRIMITIVES = build_primitives(KNOBS)
 MAKE = Generator(PRIMITIVES)
 LIMITS = Limits(nodes=40, height=8)
 MUTATIONS = (mutate_subtree, mutate_point, mutate_constant, mutate_shrink, mutate_keys)
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "evict").glob("*.tpl"))
+EXAMPLES = sorted(Path(str(files("tanren_dsl.examples"))).glob("evict/*.tpl"))
 
 
 def policy_of(tree: Tree, primitives: Primitives = PRIMITIVES) -> Policy:
