@@ -30,7 +30,6 @@ LAYERS = (
     ("trace",),
     ("backends", "sim"),
     ("conform", "evolve"),
-    ("report",),
     ("cli", "__main__"),
 )
 """A part may import what stands in its own row or above; `` is `tanren_dsl` itself."""

@@ -140,8 +140,7 @@ def test_a_random_state_is_given_back() -> None:
 def test_a_classic_and_its_tree_hit_the_same(path: Path) -> None:
     source = read_source(path)
     tree = from_policy(parse(source), PRIMITIVES)
-    if tree is None:
-        pytest.skip("the primitive set cannot express it")
+    assert tree is not None
     trace = read_trace("chat:1:300")
     results = [
         simulate(trace, policy, compile_ordering, 2000) for policy in (loads(source.text), policy_of(tree))
