@@ -51,7 +51,7 @@ fmt: $(READY)  ## format the code and the example policies
 
 bench: $(READY)  ## measure speed, side by side with other implementations
 	$(PY) -c 'import libcachesim' 2>/dev/null || $(PY) -m pip install -qq --disable-pip-version-check --editable '.[bench]'
-	$(PY) -m tests.bench
+	$(PY) -m tests.speed
 
 docs: $(READY)  ## write the reference pages of commands and signals anew
 	$(PY) -m tanren_dsl.cli.reference docs

@@ -24,7 +24,7 @@ from tanren_dsl.printer import print_policy
 from tanren_dsl.sim.replay import simulate, simulate_stock
 from tanren_dsl.source import Source
 from tanren_dsl.trace.table import RequestTable
-from tests.bench.data import spread, verdict
+from tests.speed.data import spread, verdict
 
 CAPACITY = 10_000
 POLICIES = 100

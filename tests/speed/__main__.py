@@ -1,9 +1,9 @@
-"""`python -m tests.bench`: every measurement, printed."""
+"""`python -m tests.speed`: every measurement, printed."""
 
 from __future__ import annotations
 
-from tests.bench import lru, search
-from tests.bench.data import the_trace
+from tests.speed import lru, search
+from tests.speed.data import the_trace
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from tanren_dsl.check import loads
 from tanren_dsl.sim.replay import Replay
 from tanren_dsl.sim.rule import stock, victims_of
 from tanren_dsl.trace.table import RequestTable
-from tests.bench.data import seconds, spread, verdict
+from tests.speed.data import seconds, spread, verdict
 
 CAPACITIES = (1_000, 10_000, 30_000)
 ROUNDS = 41
