@@ -30,6 +30,7 @@ LAYERS = (
     ("trace",),
     ("backends", "sim"),
     ("conform", "evolve"),
+    ("bench",),
     ("cli", "__main__"),
 )
 """A part may import what stands in its own row or above; `` is `tanren_dsl` itself."""
