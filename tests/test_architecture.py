@@ -12,7 +12,7 @@ import pytest
 LAYERS = (
     ("", "source", "units", "grammar", "examples"),
     ("errors",),
-    ("signals", "ops", "files"),
+    ("signals", "ops", "files", "stats"),
     ("syntax", "ir"),
     (
         "kernels",
