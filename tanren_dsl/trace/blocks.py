@@ -99,25 +99,25 @@ def engine_blocks(table: RequestTable, block_size: int, outputs: Ints | None = N
     return EngineBlocks(block_size, offsets, hash_ids, parent, table.prompt_tokens, outputs)
 
 
-def prompt_token_ids(table: RequestTable, request: int) -> Ids:
-    """[P] the prompt of one request: token j of block X is a fixed function of (X, j)."""
+def prompt_token_ids(table: RequestTable, request: int, end: int = END_TOKEN) -> Ids:
+    """[P] the prompt of one request: token j of block X is a fixed function of (X, j), below `end`."""
     ids = table.ids[table.offsets[request] : table.offsets[request + 1]].astype(np.uint64)
     places = np.arange(table.block_tokens, dtype=np.uint64)
-    tokens = _tokens(_PROMPT_STREAM, ids[:, None], places[None, :])
+    tokens = _tokens(_PROMPT_STREAM, ids[:, None], places[None, :], end)
     return tokens.reshape(-1)[: int(table.prompt_tokens[request])]
 
 
-def output_token_ids(request_index: int, count: int) -> Ids:
-    """[count] what one request generates, unlike any prompt and any other request."""
+def output_token_ids(request_index: int, count: int, end: int = END_TOKEN) -> Ids:
+    """[count] what one request generates, unlike any prompt and any other request; tokens below `end`."""
     request = np.array([request_index], np.uint64)
-    return _tokens(_OUTPUT_STREAM, request, np.arange(count, dtype=np.uint64))
+    return _tokens(_OUTPUT_STREAM, request, np.arange(count, dtype=np.uint64), end)
 
 
-def _tokens(stream: int, key: NDArray[np.uint64], place: NDArray[np.uint64]) -> Ids:
+def _tokens(stream: int, key: NDArray[np.uint64], place: NDArray[np.uint64], end: int) -> Ids:
     """Token per (key, place), broadcast: splitmix64 twice, reduced to the range."""
     seeds = _splitmix(key ^ np.uint64(stream))
     spread = _splitmix(seeds + place * _GOLDEN)
-    value = (spread >> np.uint64(11)) % np.uint64(END_TOKEN - FIRST_TOKEN)
+    value = (spread >> np.uint64(11)) % np.uint64(end - FIRST_TOKEN)
     return (value + np.uint64(FIRST_TOKEN)).astype(np.int32)
 
 
