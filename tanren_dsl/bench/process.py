@@ -31,7 +31,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 _STOP_S = 20.0
 _CAUSE = re.compile(
-    r"^(?:\(\w+ pid=\d+\) )?(?:ERROR [\d: -]+\[[^]]*\] )?((?:[\w.]*(?:Error|Exception)|.*error): .*)"
+    r"^(?:\(\w+ pid=\d+\) )?(?:ERROR [\d: -]+\[[^]]*\] )?((?:[\w.]*(?:Error|Exception): |\S+: [Ee]rror\b).*)"
 )
 _ECHOES = ("Engine core initialization failed", "Worker failed with error")
 

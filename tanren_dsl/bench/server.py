@@ -40,7 +40,9 @@ class Server:
         self.url = url.rstrip("/")
         self.log = log
         self._child = child
-        self._client = httpx.Client(base_url=self.url, timeout=_REQUEST_S)
+        # no connection is kept, so an owner that never calls close() leaves none open
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.Client(base_url=self.url, timeout=_REQUEST_S, limits=limits)
         self._model: str | None = None
 
     @property
@@ -56,6 +58,11 @@ class Server:
             except (ValueError, LookupError, TypeError):
                 raise TanrenError(f"{self.url}/v1/models names no model") from None
         return self._model
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of a server started here."""
+        return None if self._child is None else self._child.pid
 
     def is_healthy(self) -> bool:
         """Whether the server answers and its engine lives."""
@@ -143,7 +150,11 @@ def connect(url: str) -> Server:
         TanrenError: nothing answers at `url`, or it serves no model.
     """
     server = Server(url)
-    _ = server.model
+    try:
+        _ = server.model
+    except TanrenError:
+        server.close()
+        raise
     return server
 
 
