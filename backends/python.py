@@ -84,24 +84,33 @@ class PythonBackend:
         return PythonScorer(policy, ordering)
 
 
-def emit_function(policy: Policy, ordering: Ordering, name: str = "order") -> str:
+def emit_function(
+    policy: Policy, ordering: Ordering, name: str = "order", columns: Sequence[str] | None = None
+) -> str:
     """Text of `def NAME(decision, rows, ids, n, keys, scratch)`, ending in a newline.
 
     It needs `math` and the names of `helpers_source(ordering)`, and works as plain
     Python on NumPy arrays and under `numba.njit`.
 
+    Args:
+        policy: whose knobs and kind count.
+        ordering: of the policy.
+        name: of the function.
+        columns: what a row of `rows` holds, by name; default the full object row.
+
     Raises:
         UnsupportedError: an operator or a signal that this target lacks.
     """
-    return _Emitter(policy, ordering).function(name)
+    return _Emitter(policy, ordering, columns).function(name)
 
 
 class _Emitter:
     """Writes one function. Values of the decision live in `outer`, those of one loop in `inner`."""
 
-    def __init__(self, policy: Policy, ordering: Ordering) -> None:
+    def __init__(self, policy: Policy, ordering: Ordering, columns: Sequence[str] | None) -> None:
         self.policy = policy
         self.ordering = ordering
+        self.columns = columns
         self.lines: list[str] = []
         self.indent = "    "
         self.outer: dict[int, Text] = {}
@@ -224,10 +233,13 @@ class _Emitter:
         if row.scope == "decision":
             self._put(f"{name} = float(decision[{decision_index(name)}])")
         elif row.since is None:
-            self._put(f"{name} = float(rows[i, {column_of(self.policy.kind, name)}])")
+            self._put(f"{name} = float(rows[i, {self._column(name)}])")
         else:
-            self._put(f"{name} = now - float(rows[i, {column_of(self.policy.kind, row.since)}])")
+            self._put(f"{name} = now - float(rows[i, {self._column(row.since)}])")
         return Text(name)
+
+    def _column(self, name: str) -> int:
+        return column_of(self.policy.kind, name) if self.columns is None else self.columns.index(name)
 
     def _named(self, index: int, text: Text, uses: int) -> Text:
         """The value under a name of its own, unless it is short and used once."""

@@ -14,24 +14,32 @@ import inspect
 from types import ModuleType
 
 from tanren_dsl import __version__
-from tanren_dsl.backends import vllm_evictor, vllm_hashes, vllm_runtime
+from tanren_dsl.backends import vllm_evictor, vllm_hashes, vllm_kernels, vllm_runtime, vllm_warm
 from tanren_dsl.backends.python import emit_function
 from tanren_dsl.backends.python_helpers import helpers_source
 from tanren_dsl.errors import UnsupportedError
 from tanren_dsl.ir import Policy
-from tanren_dsl.kernels import block_rows, free_ring
+from tanren_dsl.kernels import block_rows, free_ring, static_heap
 from tanren_dsl.kernels.abi import DECISION_WIDTH
-from tanren_dsl.passes.order import analyze
+from tanren_dsl.passes.order import FIXED_SIGNALS, analyze
 from tanren_dsl.passes.provides import require_signals
-from tanren_dsl.signals import ROW_WIDTH, VLLM
+from tanren_dsl.signals import STORED, USED_AT, VLLM, column_of, columns_for
 from tanren_dsl.units import MICROSECONDS_PER_SECOND, Number
 
 FITS = ("0.19.1", "0.32.0")
 """vLLM versions against which the file was shown to decide as the simulator does."""
 
+_BY_HASH = frozenset({"children", "ghost_uses", "waiting_refs"})
+"""Signals that are counted by hash."""
+_BY_USE = frozenset({"uses", "chain", "gap", "spaced_uses", USED_AT})
+"""Columns that a hit changes."""
+
+_OF_STEP = frozenset({"spaced_uses", "waiting_refs"})
+"""Per-block signals that need something *as of this step*."""
+
 _MARKER = "# ======== runtime ========\n"
-_KERNEL_MODULES = (free_ring, block_rows)
-_RUNTIME_MODULES = (vllm_runtime, vllm_hashes, vllm_evictor)
+_KERNEL_MODULES = (free_ring, static_heap, block_rows)
+_RUNTIME_MODULES = (vllm_runtime, vllm_kernels, vllm_hashes, vllm_warm, vllm_evictor)
 
 
 def emit(evict: Policy) -> str:
@@ -43,14 +51,15 @@ def emit(evict: Policy) -> str:
     if evict.kind != "evict":
         raise UnsupportedError(f"{evict.name}: the vllm target does not take schedule policies yet")
     require_signals(evict, VLLM, "the vllm target")
+    columns = columns_for("evict", evict.signals())
     parts = [
         _header(evict),
         _IMPORTS,
-        _constants(evict),
+        _constants(evict, columns),
         _JIT,
-        *(_kernel_source(module) for module in _KERNEL_MODULES),
+        *(_kernel_source(module, columns) for module in _KERNEL_MODULES),
         _jitted(helpers_source(evict.order)),
-        "@_jit\n" + emit_function(evict, evict.order, "order"),
+        "@_jit\n" + emit_function(evict, evict.order, "order", columns),
         *(inspect.getsource(module).split(_MARKER, 1)[1].strip() for module in _RUNTIME_MODULES),
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
@@ -74,11 +83,13 @@ def _header(policy: Policy) -> str:
 _IMPORTS = """\
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
 import math
 import os
 import time
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -95,10 +106,18 @@ HAVE_NUMBA = numba is not None and os.environ.get("TANREN_NO_NUMBA") != "1"
 
 def _jit(function):
     return numba.njit(error_model="numpy")(function) if HAVE_NUMBA else function
+
+
+def _typed(signature):
+    return numba.njit(signature, error_model="numpy") if HAVE_NUMBA else _jit
 """
 
 
-def _constants(policy: Policy) -> str:
+def _constants(policy: Policy, columns: tuple[str, ...]) -> str:
+    reads = frozenset(policy.signals())
+    shape = analyze(policy).shape
+    numbered = bool(_BY_HASH & reads)
+    changing = bool(reads - FIXED_SIGNALS - set(STORED["evict"])) or not reads.isdisjoint(_OF_STEP)
     knobs = tuple(
         (knob.name, MICROSECONDS_PER_SECOND**knob.type.unit.time, knob.default)
         for knob in policy.knobs
@@ -110,20 +129,30 @@ def _constants(policy: Policy) -> str:
             f"POLICY = {policy.name!r}",
             f"POLICY_SHA256 = {digest!r}",
             f"FITS = {FITS!r}",
-            f"SHAPE = {analyze(policy).shape!r}",
+            f"MADE_BY = {__version__!r}",
+            f"SHAPE = {shape!r}",
+            f"HEAP = {shape != 'dynamic' and policy.percent is None}",
             f"PERCENT = {policy.percent!r}",
             f"KEY_COUNT = {len(policy.order.keys)}",
             f"KNOBS = {knobs!r}",
-            f"READS = frozenset({sorted(policy.signals())!r})",
-            f"ROW_WIDTH = {ROW_WIDTH}",
+            f"READS = frozenset({sorted(reads)!r})",
+            f"WRITES = {numbered or bool(set(columns) - {'last_use'})}",
+            f"USES_MATTER = {bool(_BY_USE & set(columns))}",
+            f"NUMBERED = {numbered}",
+            f"AS_OF_STEP = {changing}",
+            f"ROW_WIDTH = {max(1, len(columns))}",
             f"DECISION_WIDTH = {DECISION_WIDTH}",
         )
     )
 
 
-def _kernel_source(module: ModuleType) -> str:
-    """The module's constants, by value, and its functions, compiled as this file compiles."""
+def _kernel_source(module: ModuleType, columns: tuple[str, ...]) -> str:
+    """The module's constants, by value, and its functions, compiled as this file compiles.
+
+    Columns of the object rows become those of this file, or -1 where it keeps none.
+    """
     source = inspect.getsource(module)
+    kept = {column_of("evict", name): place for place, name in enumerate(columns)}
     parts: list[str] = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef):
@@ -133,7 +162,10 @@ def _kernel_source(module: ModuleType) -> str:
             parts.append(f"\n\n{prefix}{text}")
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
-            parts.append(f"{name} = {getattr(module, name)!r}")
+            value = getattr(module, name)
+            if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "column_of":
+                value = kept.get(value, -1)
+            parts.append(f"{name} = {value!r}")
     return "\n".join(parts)
 
 

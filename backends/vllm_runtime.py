@@ -2,12 +2,13 @@
 
 `backends/vllm.py` copies everything below the marker line into the file it emits,
 behind the policy's constants, the kernel functions and the policy's own `order`
-function; `vllm_evictor.py` follows. Above the marker stand stand-ins, so that this
+function; the other `vllm_*.py` follow. Above the marker stand stand-ins, so that this
 module can be read, linted and type-checked as it is. It never runs from here.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
 import math
@@ -20,7 +21,9 @@ POLICY_SHA256 = ""
 FITS: tuple[str, ...] = ()
 SHAPE = "dynamic"
 KNOBS: tuple[tuple[str, float, float], ...] = ()
+MADE_BY = ""
 HAVE_NUMBA = True
+HEAP = AS_OF_STEP = USES_MATTER = False
 Evictor: Any = None
 
 # ======== runtime ========
@@ -33,6 +36,7 @@ def CLOCK() -> int:  # noqa: N802 - the one injectable name of this file
 
 _LOG = logging.getLogger("vllm.tanren")
 _STATUS: dict[str, Any] = {"policy": POLICY, "sha256": POLICY_SHA256, "mode": "not started"}
+_OWN_ORDER = "vLLM's own order holds"
 _SLOW_LIMIT = 3
 _SLOW_MEMORY = 500
 
@@ -54,15 +58,30 @@ def Scheduler(*args: Any, **kwargs: Any) -> Any:  # noqa: N802 - named by --sche
     scheduler = (make_scheduler_class(base) if reason is None else base)(*args, **kwargs)
     if reason is None:
         reason = _answer(_attach, scheduler)
+    name = f"policy {POLICY} ({POLICY_SHA256[:12]}, tanren-dsl {MADE_BY}, vLLM {_vllm_version()})"
     if reason is None:
         _STATUS.update(mode="active", evictor=scheduler.tanren)
-        _LOG.info(
-            "tanren: policy %s (%s) decides evictions, numba %s", POLICY, POLICY_SHA256[:12], HAVE_NUMBA
-        )
+        how = f"{SHAPE} order, {'heap' if HEAP else 'scan'}, {'numba' if HAVE_NUMBA else 'plain Python'}"
+        _LOG.info("tanren: %s decides evictions: %s, %s", name, how, type(scheduler).__mro__[1].__name__)
+        atexit.register(say_farewell, scheduler.tanren)
     else:
         _STATUS.update(mode=reason, evictor=None)
-        _LOG.warning("tanren: policy %s stands aside, vLLM's own order holds: %s", POLICY, reason)
+        _LOG.warning("tanren: %s stands aside, %s: %s", name, _OWN_ORDER, reason)
     return scheduler
+
+
+def say_farewell(evictor: Any) -> None:
+    """One line at shutdown, once."""
+    if not evictor.said:
+        evictor.said = True
+        told = ", ".join(f"{name} {value}" for name, value in evictor.counts().items())
+        _LOG.info("tanren: policy %s ends%s: %s", POLICY, "" if evictor.on else " (off)", told)
+
+
+def _vllm_version() -> str:
+    import vllm
+
+    return str(vllm.__version__).split("+")[0]
 
 
 def _stock_class(config: Any) -> Any:
@@ -94,10 +113,19 @@ def in_one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def settings() -> tuple[float, list[float]]:
-    """The operator's: seconds that a decision may take, and the knobs in the policy's own scale."""
-    knobs = [_number(f"TANREN_KNOB_{name.upper()}", default, scale) for name, scale, default in KNOBS]
-    return _number("TANREN_BUDGET_MS", 0.02, 1e-3), knobs
+def seconds_allowed() -> float:
+    """What a decision may take, by the operator."""
+    return _number("TANREN_BUDGET_MS", 0.02, 1e-3)
+
+
+def knob_values() -> list[float]:
+    """The operator's knobs in the policy's own scale; a variable that names none is said."""
+    known = {f"TANREN_KNOB_{name.upper()}": (default, scale) for name, scale, default in KNOBS}
+    for name in sorted(os.environ):
+        if name.startswith("TANREN_KNOB_") and name not in known:
+            has = ", ".join(known) or "it has none"
+            _LOG.warning("tanren: %s names no knob of policy %s: %s", name, POLICY, has)
+    return [_number(name, default, scale) for name, (default, scale) in known.items()]
 
 
 def _number(name: str, default: float, scale: float) -> float:
@@ -114,11 +142,9 @@ def _number(name: str, default: float, scale: float) -> float:
 
 
 def _reason_to_stand_aside() -> str | None:
-    import vllm
-
     if os.environ.get("TANREN_DISABLE") == "1":
         return "TANREN_DISABLE=1"
-    version = vllm.__version__.split("+")[0]
+    version = _vllm_version()
     if version not in FITS and os.environ.get("TANREN_FORCE") != "1":
         return f"vLLM {version} is not one of {', '.join(FITS)} (TANREN_FORCE=1 overrides)"
     if SHAPE == "identity" and os.environ.get("TANREN_NO_IDENTITY") != "1":
@@ -132,6 +158,8 @@ def _reason_not_to_attach(scheduler: Any) -> str | None:
         return "prefix caching is off, nothing to decide"
     if manager.num_kv_cache_groups != 1:
         return f"{manager.num_kv_cache_groups} KV cache groups, this file handles one"
+    if manager.block_pool.hash_block_size != scheduler.block_size:
+        return "blocks and their hashes differ in size"
     if type(manager.block_pool.free_block_queue).__name__ != "FreeKVCacheBlockQueue":
         return "another free queue is already in place"
     return None
@@ -149,18 +177,64 @@ def make_scheduler_class(base: Any) -> Any:
             evictor = self.tanren
             if evictor is None or not evictor.on:
                 return super().schedule(*args, **kwargs)
-            evictor.guarded(evictor.step_begins)
+            try:
+                evictor.step_begins()
+            except Exception as error:
+                evictor.failed(error)
             output = super().schedule(*args, **kwargs)
-            evictor.tokens += output.total_num_scheduled_tokens
+            if AS_OF_STEP or USES_MATTER:
+                try:
+                    evictor.step_ends(output)
+                except Exception as error:
+                    evictor.failed(error)
             return output
 
         def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
             evictor = self.tanren
             if evictor is not None and evictor.on:
-                evictor.guarded(evictor.freeze_now)
+                try:
+                    evictor.freeze_now()
+                except Exception as error:
+                    evictor.failed(error)
             return super().update_from_output(*args, **kwargs)
 
+        def shutdown(self, *args: Any, **kwargs: Any) -> Any:
+            if self.tanren is not None:
+                say_farewell(self.tanren)
+            return super().shutdown(*args, **kwargs)
+
     return TanrenScheduler
+
+
+def told_before(evictor: Any, owner: Any, name: str, tell: Any) -> tuple[Any, str, Any, Any]:
+    """A method, and one in its place that first tells the evictor its arguments."""
+    original = getattr(owner, name)
+
+    def ours(*args: Any, **kwargs: Any) -> Any:
+        if evictor.on:
+            try:
+                tell(*args, **kwargs)
+            except Exception as error:
+                evictor.failed(error)
+        return original(*args, **kwargs)
+
+    return owner, name, original, ours
+
+
+def told_after(evictor: Any, owner: Any, name: str, tell: Any) -> tuple[Any, str, Any, Any]:
+    """A method, and one in its place that then tells the evictor its answer and its arguments."""
+    original = getattr(owner, name)
+
+    def ours(*args: Any, **kwargs: Any) -> Any:
+        answer = original(*args, **kwargs)
+        if evictor.on:
+            try:
+                tell(answer, *args, **kwargs)
+            except Exception as error:
+                evictor.failed(error)
+        return answer
+
+    return owner, name, original, ours
 
 
 def make_queue_class(base: Any) -> Any:
@@ -179,27 +253,41 @@ def make_queue_class(base: Any) -> Any:
             return self.popleft_n(1)[0]
 
         def popleft_n(self, n: int) -> Any:
-            victims = self.tanren.choose(n) if n > 0 else None
+            evictor, victims = self.tanren, None
+            if n > 0 and evictor.on:
+                try:
+                    victims = evictor.choose(n)
+                except Exception as error:
+                    evictor.failed(error)
             if victims is None:
                 return base.popleft_n(self, n)
             for block in victims:
-                base.remove(self, block)
+                before, after = block.prev_free_block, block.next_free_block
+                before.next_free_block = after
+                after.prev_free_block = before
+                block.prev_free_block = block.next_free_block = None
+            self.num_free_blocks -= n
             return victims
-
-        def remove(self, block: Any) -> None:
-            self.tanren.guarded(self.tanren.left, block.block_id)
-            base.remove(self, block)
 
         def append(self, block: Any) -> None:
             base.append(self, block)
-            self.tanren.guarded(self.tanren.released, [block], False)
+            self._entered([block], False)
 
         def append_n(self, blocks: Any) -> None:
             base.append_n(self, blocks)
-            self.tanren.guarded(self.tanren.released, blocks, False)
+            if blocks:
+                self._entered(blocks, False)
 
         def prepend_n(self, blocks: Any) -> None:
             base.prepend_n(self, blocks)
-            self.tanren.guarded(self.tanren.released, blocks, True)
+            if blocks:
+                self._entered(blocks, True)
+
+        def _entered(self, blocks: Any, to_front: bool) -> None:
+            if self.tanren.on:
+                try:
+                    self.tanren.entered(blocks, to_front)
+                except Exception as error:
+                    self.tanren.failed(error)
 
     return TanrenQueue

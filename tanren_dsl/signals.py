@@ -11,6 +11,7 @@ since the start, held in doubles.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal, TypeAlias
@@ -130,9 +131,10 @@ BLOCK_SIGNALS: tuple[Signal, ...] = (
     _block(
         "waiting_refs",
         REQUESTS,
-        "waiting requests whose prompt contains the block",
+        "waiting requests, preempted ones too, as of this step, whose prompt's full blocks (prompt_tokens // "
+        "block_size of them) include the block's hash",
         rests=False,
-        provided_by=_CHECKED_ONLY,
+        provided_by=_EVICT_ENGINE,
     ),
 )
 
@@ -229,6 +231,15 @@ DECISION_ORDER: tuple[str, ...] = tuple(row.name for row in DECISION_SIGNALS if 
 USED_AT, MARK = "(used at)", "(mark)"
 """Helper columns of a block row, not signals: its last use, and its last counted spaced use."""
 
+_KEPT_FOR: dict[str, tuple[str, ...]] = {
+    "created": ("last_use",),
+    "gap": (USED_AT,),
+    "mean_gap": (USED_AT,),
+    "spaced_uses": (USED_AT, MARK, "created", "last_use"),
+    "ghost_uses": ("uses",),
+}
+"""Further columns without which a signal cannot be kept up to date."""
+
 _FIRST = ("last_use", "uses", "depth", "chain", "gap", "spaced_uses", USED_AT, MARK)
 _COLUMNS: dict[Kind, tuple[str, ...]] = {
     "evict": _FIRST + tuple(name for name in STORED["evict"] if name not in _FIRST),
@@ -248,6 +259,14 @@ def signals_of(kind: Kind) -> dict[str, Signal]:
 def column_of(kind: Kind, name: str) -> int:
     """Index of a stored per-object signal, or of a helper column, in an object row."""
     return _COLUMNS[kind].index(name)
+
+
+def columns_for(kind: Kind, names: Iterable[str]) -> tuple[str, ...]:
+    """Columns of an object row that must be kept so that these signals can be read, in table order."""
+    rows = signals_of(kind)
+    own = {rows[name].since or name for name in names if rows[name].scope == "object"}
+    kept = own | {column for name in own.union(names) for column in _KEPT_FOR.get(name, ())}
+    return tuple(column for column in _COLUMNS[kind] if column in kept)
 
 
 def decision_index(name: str) -> int:

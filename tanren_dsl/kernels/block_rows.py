@@ -5,13 +5,15 @@ block was last used, and the mark of its last spaced use (before the first one, 
 The decision vector is `signals.DECISION_ORDER`. `tally` holds the moving means:
 [mean gap, hits, hit rate, admissions, service rate, steps with time].
 
-Every function here is also copied, as text, into the emitted vLLM file.
+Every function here is also copied, as text, into the emitted vLLM file. There a row holds
+only the columns that its policy needs: the constants of the others are -1, and what would
+keep them falls away.
 """
 
 import numpy as np
 
 from tanren_dsl import signals
-from tanren_dsl.kernels.jit import inlined, jit
+from tanren_dsl.kernels.jit import inlined
 from tanren_dsl.signals import GAP_WINDOW, HIT_RATE_WINDOW, RATE_WINDOW, ROW_WIDTH, column_of, decision_index
 
 LAST_USE = column_of("evict", "last_use")
@@ -24,6 +26,7 @@ SPACED_USES = column_of("evict", "spaced_uses")
 GHOST_USES = column_of("evict", "ghost_uses")
 CHILDREN = column_of("evict", "children")
 GENERATED = column_of("evict", "generated")
+WAITING_REFS = column_of("evict", "waiting_refs")
 USED_AT = column_of("evict", signals.USED_AT)
 MARK = column_of("evict", signals.MARK)
 
@@ -67,45 +70,44 @@ def moving_mean(tally, at, value, window):
 def row_written(rows, block, now, depth, chain, ghost_uses):
     """A block got its hash; `generated` and `children` are the caller's to keep."""
     row = rows[block]
-    row[USES] = 0.0
-    row[DEPTH] = depth
-    row[CHAIN] = chain
-    row[GAP] = 0.0
-    row[SPACED_USES] = 0.0
-    row[USED_AT] = now
-    row[CREATED] = now
-    row[GHOST_USES] = ghost_uses
+    if USES >= 0:
+        row[USES] = 0.0
+    if DEPTH >= 0:
+        row[DEPTH] = depth
+    if CHAIN >= 0:
+        row[CHAIN] = chain
+    if GAP >= 0:
+        row[GAP] = 0.0
+    if SPACED_USES >= 0:
+        row[SPACED_USES] = 0.0
+    if USED_AT >= 0:
+        row[USED_AT] = now
+    if CREATED >= 0:
+        row[CREATED] = now
+    if GHOST_USES >= 0:
+        row[GHOST_USES] = ghost_uses
 
 
 @inlined
 def row_used(rows, block, now, chain, mean_gap):
     """An admission hit a block. Returns the gap, which belongs into the mean gap."""
     row = rows[block]
-    gap = now - row[USED_AT]
-    row[GAP] = gap
-    row[USED_AT] = now
-    row[USES] += 1.0
-    mark = row[MARK] if row[SPACED_USES] > 0.0 else row[CREATED]
-    spaced = now - mark >= mean_gap
-    row[SPACED_USES] += 1.0 if spaced else 0.0
-    row[MARK] = now if spaced else mark
-    row[CHAIN] = chain if chain > row[CHAIN] else row[CHAIN]
+    gap = 0.0
+    if USED_AT >= 0:
+        gap = now - row[USED_AT]
+        row[USED_AT] = now
+    if GAP >= 0:
+        row[GAP] = gap
+    if USES >= 0:
+        row[USES] += 1.0
+    if SPACED_USES >= 0:
+        mark = row[MARK] if row[SPACED_USES] > 0.0 else row[CREATED]
+        spaced = now - mark >= mean_gap
+        row[SPACED_USES] += 1.0 if spaced else 0.0
+        row[MARK] = now if spaced else mark
+    if CHAIN >= 0:
+        row[CHAIN] = chain if chain > row[CHAIN] else row[CHAIN]
     return gap
-
-
-@jit
-def rows_used(rows, ids, now, chain, mean_gap, tally):
-    """An admission hit these blocks, in this order."""
-    for i in range(ids.shape[0]):
-        moving_mean(tally, 0, row_used(rows, ids[i], now, chain, mean_gap), GAPS)
-
-
-@jit
-def fill_children(rows, ids, n, block_hash, children):
-    """Write the child counts of n blocks into their rows; counts are kept by hash."""
-    for j in range(n):
-        held = block_hash[ids[j]]
-        rows[ids[j], CHILDREN] = float(children[held]) if held >= 0 else 0.0
 
 
 @inlined
@@ -115,8 +117,10 @@ def row_released(rows, block, now, hashed):
     if hashed == 0:
         for c in range(rows.shape[1]):
             row[c] = 0.0
-        row[CREATED] = now
-    row[LAST_USE] = now
+        if CREATED >= 0:
+            row[CREATED] = now
+    if LAST_USE >= 0:
+        row[LAST_USE] = now
 
 
 def new_rows(blocks: int) -> np.ndarray:

@@ -4,9 +4,20 @@ With `candidates all` and static keys, a block's keys are computed once, when it
 enters the free queue, and the lowest are popped in O(log n). Entries of blocks that
 left the queue meanwhile go stale and are dropped when met. An entry is valid when
 its stamp is still the block's stamp; a block that leaves the queue loses it.
+
+Arrays (B block ids, E entries): entry_keys: float64[E, keys], entry_block: uint32[E],
+entry_stamp: int64[E], stamp: int64[B], bad: uint8[B] (1: queued with a key that is not
+finite), heap: int64[3] (entries in use, last stamp given, bad blocks queued).
+
+Every function here is also copied, as text, into the emitted vLLM file.
 """
 
+from tanren_dsl.kernels.free_ring import EMPTY, LOW, UNSCORED, all_finite, ring_remove
 from tanren_dsl.kernels.jit import inlined
+
+HEAP_SIZE = 0
+LAST_STAMP = 1
+BAD = 2
 
 
 @inlined
@@ -87,3 +98,67 @@ def heap_pop(entry_keys, entry_block, entry_stamp, size, stamp):
         entry_swap(entry_keys, entry_block, entry_stamp, 0, size)
         entry_down(entry_keys, entry_block, entry_stamp, 0, size)
     return block, size
+
+
+@inlined
+def heap_enter(keys, flat, entry_keys, entry_block, entry_stamp, heap, stamp, bad, block):
+    """A block enters the free queue; row 0 of `keys` (`flat` in one dimension) holds its keys."""
+    heap[LAST_STAMP] += 1
+    stamp[block] = heap[LAST_STAMP]
+    if all_finite(flat, keys.shape[1]):
+        heap[HEAP_SIZE] = heap_push(entry_keys, entry_block, entry_stamp, heap[HEAP_SIZE], stamp, keys, block)
+    else:
+        bad[block] = 1
+        heap[BAD] += 1
+
+
+@inlined
+def heap_leave(heap, stamp, bad, block):
+    """A block leaves the free queue otherwise than by `heap_take`."""
+    stamp[block] = -1
+    if bad[block] != 0:
+        bad[block] = 0
+        heap[BAD] -= 1
+
+
+@inlined
+def heap_take(ring, pos, ends, entry_keys, entry_block, entry_stamp, heap, stamp, bad, n, out):
+    """Choose n free blocks into `out`: the unscored ones in front, then the lowest. Modifies the queue.
+
+    Any key that is not finite among the queued blocks: the engine's own order. Returns
+    (1 if keys decided or should have, 1 for such a fault).
+    """
+    filled = 0
+    mask = ring.shape[0] - 1
+    while filled < n:
+        entry = ring[ends[0] & mask]
+        if entry < UNSCORED:
+            break
+        if entry != EMPTY:
+            out[filled] = entry & LOW
+            ring_remove(ring, pos, ends, out[filled])
+            filled += 1
+        ends[0] += 1
+    if filled == n:
+        return 0, 0
+    if heap[BAD] > 0:
+        while filled < n:
+            entry = ring[ends[0] & mask]
+            if entry != EMPTY:
+                block = entry & LOW
+                out[filled] = block
+                filled += 1
+                ring_remove(ring, pos, ends, block)
+                heap_leave(heap, stamp, bad, block)
+            ends[0] += 1
+        return 1, 1
+    size = heap[HEAP_SIZE]
+    while filled < n:
+        block, size = heap_pop(entry_keys, entry_block, entry_stamp, size, stamp)
+        if block >= 0:
+            out[filled] = block
+            filled += 1
+            stamp[block] = -1
+            ring_remove(ring, pos, ends, block)
+    heap[HEAP_SIZE] = size
+    return 1, 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tanren_dsl.kernels.free_ring import EMPTY, LOW, UNSCORED
-from tanren_dsl.sim.pool import BAD, CHILD_COUNT, HEAP_SIZE, Pool
+from tanren_dsl.kernels.static_heap import BAD, HEAP_SIZE
+from tanren_dsl.sim.pool import CHILD_COUNT, Pool
 
 
 def check_pool(pool: Pool, *, first_block: int, with_heap: bool) -> None:

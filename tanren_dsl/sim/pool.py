@@ -18,6 +18,7 @@ from tanren_dsl.kernels.block_rows import (
     HUGE,
     LAST_USE,
     USES,
+    WAITING_REFS,
     new_rows,
     row_released,
     row_used,
@@ -28,7 +29,6 @@ from tanren_dsl.kernels.free_ring import (
     EMPTY,
     LOW,
     UNSCORED,
-    all_finite,
     new_ring,
     ring_compact,
     ring_consider,
@@ -39,7 +39,7 @@ from tanren_dsl.kernels.free_ring import (
     ring_take,
 )
 from tanren_dsl.kernels.jit import inlined
-from tanren_dsl.kernels.static_heap import heap_pop, heap_push
+from tanren_dsl.kernels.static_heap import heap_enter, heap_leave, heap_take
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -50,7 +50,8 @@ SCAN = 1
 HEAP = 2
 """Static keys, every free block considered: a heap."""
 
-HEAP_SIZE, STAMP, BAD, EVICTIONS, FAULTS, DECISIONS = range(6)
+EVICTIONS, FAULTS, DECISIONS = range(3, 6)
+"""Places in `counts`; the first three are the heap's."""
 WHERE, CHILD_COUNT, GHOST_SEQ, GHOST_COUNT = range(4)
 """Columns of the hash table: the block that a lookup finds (-1: none), cached blocks whose parent
 this is, the number of its last eviction, and the uses it had collected by then. Where several
@@ -65,12 +66,14 @@ class Rule(NamedTuple):
         address: the compiled ordering; 0 means the oracle's keys (furthest next use, deepest).
         extra: free blocks considered beyond the n asked for.
         keeps_children: the ordering reads `children`, so the rows carry it.
+        keeps_waiting: the ordering reads `waiting_refs`; replay mode, where nobody waits, never has it.
     """
 
     mode: int
     address: int
     extra: int
     keeps_children: int
+    keeps_waiting: int
 
 
 class Pool(NamedTuple):
@@ -99,10 +102,13 @@ class Pool(NamedTuple):
     block_parent: _Array
     hashes: _Array
     after: _Array
+    awaited: _Array
 
 
-def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with_heap: bool) -> Pool:
-    """A pool of block ids 0 to blocks - 1, none of them queued yet."""
+def new_pool(
+    blocks: int, hashes: int, key_count: int, decision: _Array, *, with_heap: bool, with_waiting: bool = False
+) -> Pool:
+    """A pool of block ids 0 to blocks - 1, none of them queued yet; `awaited` is by hash."""
     ring, pos, ends = new_ring(blocks)
     entries = 4 * blocks + 64 if with_heap else 1
     keys = np.zeros((blocks, key_count), np.float64)
@@ -130,6 +136,7 @@ def new_pool(blocks: int, hashes: int, key_count: int, decision: _Array, *, with
         block_parent=np.full(blocks, -1, np.int32),
         hashes=_new_hashes(hashes),
         after=np.full(blocks, -1, np.int32),
+        awaited=np.zeros(hashes + 1 if with_waiting else 1, np.int32),
     )
 
 
@@ -169,10 +176,12 @@ def pool_take(pool, rule, n, out):
         ring_pop_front(pool.ring, pool.pos, pool.ends, n, out)
         return
     if rule.mode == HEAP:
-        _take_from_heap(pool, rule, n, out)
+        _take_from_heap(pool, n, out)
         return
     plains, rated = ring_consider(pool.ring, pool.pos, pool.ends, n, rule.extra, pool.plain, pool.scored)
     if plains < n:
+        if rule.keeps_waiting != 0:
+            _fill_waiting(pool, rated)
         score(pool, rule, pool.scored, rated)
         pool.counts[DECISIONS] += 1
     pool.counts[FAULTS] += ring_take(
@@ -190,6 +199,14 @@ def pool_take(pool, rule, n, out):
         pool.scratch,
         out,
     )
+
+
+@inlined
+def _fill_waiting(pool, n):
+    for j in range(n):
+        block = pool.scored[j]
+        held = pool.block_hash[block]
+        pool.rows[block, WAITING_REFS] = float(pool.awaited[held]) if held >= 0 else 0.0
 
 
 @inlined
@@ -225,50 +242,29 @@ def pool_replace(pool, rule, n, out):
 
 
 @inlined
-def _take_from_heap(pool, rule, n, out):
-    filled = 0
-    mask = pool.ring.shape[0] - 1
-    while filled < n:  # unscored blocks stand in front of the queue
-        entry = pool.ring[pool.ends[0] & mask]
-        if entry < UNSCORED:
-            break
-        if entry != EMPTY:
-            out[filled] = entry & LOW
-            ring_remove(pool.ring, pool.pos, pool.ends, out[filled])
-            filled += 1
-        pool.ends[0] += 1
-    if filled == n:
-        return
-    pool.counts[DECISIONS] += 1
-    if pool.counts[BAD] > 0:
-        pool.counts[FAULTS] += 1
-        while filled < n:
-            block = pool.ring[pool.ends[0] & mask]
-            if block != EMPTY:
-                out[filled] = block
-                filled += 1
-                _leave(pool, rule, block)
-            pool.ends[0] += 1
-        return
-    size = pool.counts[HEAP_SIZE]
-    while filled < n:
-        block, size = heap_pop(pool.entry_keys, pool.entry_block, pool.entry_stamp, size, pool.stamp)
-        if block >= 0:
-            out[filled] = block
-            filled += 1
-            pool.stamp[block] = -1
-            ring_remove(pool.ring, pool.pos, pool.ends, block)
-    pool.counts[HEAP_SIZE] = size
+def _take_from_heap(pool, n, out):
+    decided, fault = heap_take(
+        pool.ring,
+        pool.pos,
+        pool.ends,
+        pool.entry_keys,
+        pool.entry_block,
+        pool.entry_stamp,
+        pool.counts,
+        pool.stamp,
+        pool.bad,
+        n,
+        out,
+    )
+    pool.counts[DECISIONS] += decided
+    pool.counts[FAULTS] += fault
 
 
 @inlined
 def _leave(pool, rule, block):
     ring_remove(pool.ring, pool.pos, pool.ends, block)
     if rule.mode == HEAP:
-        pool.stamp[block] = -1
-        if pool.bad[block] != 0:
-            pool.bad[block] = 0
-            pool.counts[BAD] -= 1
+        heap_leave(pool.counts, pool.stamp, pool.bad, block)
 
 
 @inlined
@@ -366,23 +362,19 @@ def pool_admit(pool, rule, blocks, n):
 
 @inlined
 def _enter_heap(pool, rule, block):
-    pool.counts[STAMP] += 1
-    pool.stamp[block] = pool.counts[STAMP]
     pool.scored[0] = block
     score(pool, rule, pool.scored, 1)
-    if all_finite(pool.flat, pool.keys.shape[1]):
-        pool.counts[HEAP_SIZE] = heap_push(
-            pool.entry_keys,
-            pool.entry_block,
-            pool.entry_stamp,
-            pool.counts[HEAP_SIZE],
-            pool.stamp,
-            pool.keys,
-            block,
-        )
-    else:
-        pool.bad[block] = 1
-        pool.counts[BAD] += 1
+    heap_enter(
+        pool.keys,
+        pool.flat,
+        pool.entry_keys,
+        pool.entry_block,
+        pool.entry_stamp,
+        pool.counts,
+        pool.stamp,
+        pool.bad,
+        block,
+    )
 
 
 @inlined

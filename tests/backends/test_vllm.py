@@ -20,7 +20,7 @@ from tanren_dsl.backends.vllm import emit
 from tanren_dsl.check import load, loads
 from tanren_dsl.errors import UnsupportedError
 from tanren_dsl.kernels.free_ring import UNSCORED
-from tanren_dsl.signals import STORED, column_of, decision_index
+from tanren_dsl.signals import STORED, column_of, columns_for, decision_index
 from tests.strategies import policies
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vllm"
@@ -88,18 +88,25 @@ def test_the_file_takes_the_victims_of_the_interpreter(
     decision = rng.choice([1.0, 2.0, 1e6, 1e308], emitted.DECISION_WIDTH + len(example.policy.knobs))
     decision[emitted.DECISION_WIDTH :] = [knob.default for knob in example.policy.knobs]
 
-    ring, pos, ends = emitted.new_ring(blocks)
+    if emitted.HEAP:  # all blocks are considered, and the unscored ones stand in front
+        queue.sort(key=lambda b: b not in unscored)
+        extra = blocks
+    state, table = emitted.new_state(blocks), np.zeros((2 * blocks, 5), np.int64)
+    kept = columns_for("evict", emitted.READS)
+    for place, name in enumerate(kept):
+        emitted._rows(state)[:, place] = rows[:, column_of("evict", name)]
+    for b in range(blocks):
+        table[b, emitted._OWN] = blocks + b
+        for name, column in (("children", emitted._CHILD_COUNT), ("waiting_refs", emitted._WAITING_COUNT)):
+            rows[b, column_of("evict", name)] = table[blocks + b, column] = rng.integers(4)
+    emitted._f8(state, emitted._DECISION)[:] = decision
+    ring, pos, ends = emitted._queue(state)
     for b in queue:
         emitted.ring_push_back(ring, pos, ends, b, UNSCORED if b in unscored else 0)
-    plain, scored, lows, out = (np.zeros(blocks, np.uint32) for _ in range(4))
-    keys, scratch = np.zeros((blocks, emitted.KEY_COUNT)), np.zeros(blocks)
-    plains, rated = emitted.ring_consider(ring, pos, ends, n, extra, plain, scored)
-    if plains < n:
-        emitted.order(decision, rows, scored, rated, keys, scratch)
-    flat = keys.reshape(-1)
-    fault = emitted.ring_take(
-        ring, pos, ends, n, plain, plains, scored, rated, keys, flat, lows, scratch, out
-    )
+        if emitted.HEAP and b not in unscored:
+            emitted._enter_heap(state, b)
+    answer = emitted.pick(state, table, n, len(queue), extra)
+    out = emitted._u4(state, emitted._OUT)[:n].tolist()
 
     considered = queue[: n + extra]
     first = [b for b in considered if b in unscored]
@@ -112,10 +119,18 @@ def test_the_file_takes_the_victims_of_the_interpreter(
         found = interp.evaluate(example.policy, example.policy.order, values, columns, len(rest))
         order, expected_fault = interp.order(found)
         expected = considered[:n] if expected_fault else (first + [rest[i] for i in order])[:n]
-    assert out[:n].tolist() == expected
-    assert bool(fault) == expected_fault
+    assert out == expected
+    assert (answer == emitted._FAULT) == expected_fault
+    assert answer != emitted._IN_ORDER or out == queue[:n]
     assert ends[2] == len(queue) - n
     assert all(pos[b] == -1 for b in expected)
+
+
+@pytest.mark.parametrize("candidates", ["all", "10%"])
+def test_a_queue_of_another_length_is_noticed(tmp_path: Path, candidates: str) -> None:
+    text = emit(loads(f"policy p : evict order by uses, depth candidates {candidates}"))
+    emitted = module_of(_plain(text), tmp_path)
+    assert emitted.pick(emitted.new_state(4), np.zeros((1, 1), np.int64), 1, 2, 4) == emitted._OUT_OF_STEP
 
 
 def _at(name: str) -> int | None:
@@ -148,25 +163,31 @@ class FreeKVCacheBlockQueue:
         return len(self.list)
 
     def get_all_free_blocks(self) -> list[Any]:
-        return self.list
+        return list(self.list)
 
     def popleft_n(self, n: int) -> list[Any]:
         taken, self.list = self.list[:n], self.list[n:]
         return taken
 
-    def remove(self, block: Any) -> None:
-        self.list.remove(block)
+    def append_n(self, blocks: list[Any]) -> None:
+        self.list += blocks
 
 
 class Pool:
+    hash_block_size = 4
+
     def __init__(self) -> None:
         hashed = {"block_hash": b"x", "ref_cnt": 0, "next_free_block": 1, "is_null": False}
         self.blocks = [SimpleNamespace(block_id=b, **hashed) for b in range(9)]
         self.free_block_queue = FreeKVCacheBlockQueue(self.blocks[1:])
 
-    def touch(self, blocks: Any) -> None: ...
-    def cache_full_blocks(self) -> None: ...
-    def _maybe_evict_cached_block(self, block: Any) -> None: ...
+    def touch(self, blocks: Any) -> None:
+        for block in blocks:
+            if block in self.free_block_queue.list:
+                self.free_block_queue.list.remove(block)
+
+    def cache_full_blocks(self, *_args: Any, **_more: Any) -> None: ...
+    def evict_blocks(self, block_ids: Any) -> None: ...
     def reset_prefix_cache(self) -> None: ...
 
 
@@ -176,8 +197,8 @@ class Manager:
     def __init__(self) -> None:
         self.block_pool = Pool()
 
-    def allocate_slots(self, _request: Any) -> None:
-        self.block_pool.touch(self.block_pool.blocks[1:2])
+    def get_computed_blocks(self, _request: Any) -> tuple[Any, int]:
+        return SimpleNamespace(blocks=(self.block_pool.blocks[1:2],)), 4
 
 
 class Base:
@@ -245,7 +266,7 @@ def broken(*_args: Any) -> None:
     [
         (Manager, "enable_caching", False, "prefix caching is off"),
         (Manager, "num_kv_cache_groups", 2, "2 KV cache groups"),
-        (Manager, "allocate_slots", None, "AttributeError"),
+        (Manager, "get_computed_blocks", None, "AttributeError"),
         (Pool, "reset_prefix_cache", None, "AttributeError"),
         (None, "order", broken, "SystemError: no compiler"),
     ],
@@ -300,13 +321,20 @@ def test_a_clock_that_is_set_back_goes_on(engine: Any, monkeypatch: pytest.Monke
 
 
 def test_only_hits_of_an_admission_are_uses(engine: Any) -> None:
-    scheduler = started(engine)
-    manager, rows = scheduler.kv_cache_manager, scheduler.tanren.rows
-    uses = column_of("evict", "uses")
-    manager.block_pool.touch(manager.block_pool.blocks[1:2])
-    assert rows[1, uses] == 0
-    manager.allocate_slots(SimpleNamespace(status=SimpleNamespace(name="WAITING"), num_prompt_tokens=8))
-    assert rows[1, uses] == 1
+    manager = started(engine).kv_cache_manager
+    queue = manager.block_pool.free_block_queue
+    evictor, hit = queue.tanren, manager.block_pool.blocks[1:2]
+    used = lambda: evictor.tally[1]  # noqa: E731 - counts uses
+    manager.block_pool.touch(hit)
+    assert used() == 0
+    request = SimpleNamespace(status=SimpleNamespace(name="WAITING"), num_prompt_tokens=8, num_tokens=8)
+    manager.get_computed_blocks(request)
+    manager.block_pool.touch(manager.block_pool.blocks[2:3])
+    assert used() == 0
+    manager.block_pool.touch(hit)
+    assert used() == 1
+    manager.block_pool.touch(hit)
+    assert used() == 1
 
 
 @pytest.mark.parametrize(("quick", "on"), [(1000, True), (1, False)])
@@ -314,7 +342,7 @@ def test_rare_slow_decisions_are_forgiven(
     engine: Any, monkeypatch: pytest.MonkeyPatch, quick: int, on: bool
 ) -> None:
     evictor = started(engine).tanren
-    evictor._victims = lambda _n: []
+    monkeypatch.setattr(engine, "pick", lambda *_: engine._IN_ORDER)
     for _ in range(10):
         for seconds in (1.0, *[0.0] * quick):
             times = iter((0.0, seconds))
@@ -327,11 +355,12 @@ def test_rare_slow_decisions_are_forgiven(
 def test_keys_that_are_not_finite_are_said_once(
     engine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = started(engine).kv_cache_manager.block_pool.free_block_queue
-    for block in queue.list:
-        queue.tanren.left(block.block_id)
-    queue.tanren.released(queue.list, False)
+    pool = started(engine).kv_cache_manager.block_pool
+    blocks = list(pool.free_block_queue.list)
+    pool.touch(blocks)
+    pool.free_block_queue.append_n(blocks)
     monkeypatch.setattr(engine, "order", lambda *given: given[4].fill(np.nan))
+    queue = pool.free_block_queue
     with caplog.at_level(logging.WARNING):
         assert [block.block_id for block in queue.popleft_n(2) + queue.popleft_n(1)] == [1, 2, 3]
     assert engine.status()["faults"] == 2

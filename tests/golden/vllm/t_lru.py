@@ -15,11 +15,13 @@ The policy:
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
 import math
 import os
 import time
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -33,12 +35,18 @@ except Exception:  # missing, or at odds with NumPy: the same functions run as p
 POLICY = 't_lru'
 POLICY_SHA256 = '79229599b40710fa3a269eef74cdd834d32908771d54c8b7d00b0f3048acd5e0'
 FITS = ('0.19.1', '0.32.0')
+MADE_BY = '0.1.0'
 SHAPE = 'static'
+HEAP = False
 PERCENT = 10.0
 KEY_COUNT = 2
 KNOBS = (('budget', 1.0, 2048.0),)
 READS = frozenset(['chain', 'depth', 'last_use'])
-ROW_WIDTH = 16
+WRITES = True
+USES_MATTER = True
+NUMBERED = False
+AS_OF_STEP = False
+ROW_WIDTH = 3
 DECISION_WIDTH = 12
 
 
@@ -47,6 +55,10 @@ HAVE_NUMBA = numba is not None and os.environ.get("TANREN_NO_NUMBA") != "1"
 
 def _jit(function):
     return numba.njit(error_model="numpy")(function) if HAVE_NUMBA else function
+
+
+def _typed(signature):
+    return numba.njit(signature, error_model="numpy") if HAVE_NUMBA else _jit
 
 
 EMPTY = 4294967295
@@ -292,18 +304,168 @@ def new_ring(blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.zeros(size, np.uint32), np.full(blocks, -1, np.int64), np.array([1 << 40, 1 << 40, 0], np.int64)
 
 
+HEAP_SIZE = 0
+LAST_STAMP = 1
+BAD = 2
+
+
+@_jit
+def entry_less(entry_keys, entry_stamp, a, b):
+    """Whether entry a stands before entry b: keys ascending, then the engine's own order."""
+    for k in range(entry_keys.shape[1]):
+        if entry_keys[a, k] < entry_keys[b, k]:
+            return True
+        if entry_keys[b, k] < entry_keys[a, k]:
+            return False
+    return entry_stamp[a] < entry_stamp[b]
+
+
+@_jit
+def entry_swap(entry_keys, entry_block, entry_stamp, a, b):
+    """Exchange two entries."""
+    for k in range(entry_keys.shape[1]):
+        entry_keys[a, k], entry_keys[b, k] = entry_keys[b, k], entry_keys[a, k]
+    entry_block[a], entry_block[b] = entry_block[b], entry_block[a]
+    entry_stamp[a], entry_stamp[b] = entry_stamp[b], entry_stamp[a]
+
+
+@_jit
+def entry_up(entry_keys, entry_block, entry_stamp, child):
+    """Restore the heap upwards from an entry."""
+    while child > 0:
+        parent = (child - 1) >> 1
+        if not entry_less(entry_keys, entry_stamp, child, parent):
+            break
+        entry_swap(entry_keys, entry_block, entry_stamp, child, parent)
+        child = parent
+
+
+@_jit
+def entry_down(entry_keys, entry_block, entry_stamp, hole, size):
+    """Restore the heap downwards from an entry."""
+    while True:
+        child = 2 * hole + 1
+        if child >= size:
+            break
+        if child + 1 < size and entry_less(entry_keys, entry_stamp, child + 1, child):
+            child += 1
+        if not entry_less(entry_keys, entry_stamp, child, hole):
+            break
+        entry_swap(entry_keys, entry_block, entry_stamp, child, hole)
+        hole = child
+
+
+@_jit
+def heap_push(entry_keys, entry_block, entry_stamp, size, stamp, keys, block):
+    """Add a block with the keys in row 0 of `keys`; returns the new size. Drops stale entries when full."""
+    if size == entry_block.shape[0]:
+        live = 0
+        for i in range(size):
+            owner = entry_block[i]
+            if stamp[owner] == entry_stamp[i]:
+                entry_swap(entry_keys, entry_block, entry_stamp, live, i)
+                live += 1
+        size = live
+        for i in range(size // 2 - 1, -1, -1):
+            entry_down(entry_keys, entry_block, entry_stamp, i, size)
+    for k in range(entry_keys.shape[1]):
+        entry_keys[size, k] = keys[0, k]
+    entry_block[size] = block
+    entry_stamp[size] = stamp[block]
+    entry_up(entry_keys, entry_block, entry_stamp, size)
+    return size + 1
+
+
+@_jit
+def heap_pop(entry_keys, entry_block, entry_stamp, size, stamp):
+    """Drop the lowest entry; returns (its block, the new size), block -1 if it was stale."""
+    block = entry_block[0]
+    if stamp[block] != entry_stamp[0]:
+        block = -1
+    size -= 1
+    if size > 0:
+        entry_swap(entry_keys, entry_block, entry_stamp, 0, size)
+        entry_down(entry_keys, entry_block, entry_stamp, 0, size)
+    return block, size
+
+
+@_jit
+def heap_enter(keys, flat, entry_keys, entry_block, entry_stamp, heap, stamp, bad, block):
+    """A block enters the free queue; row 0 of `keys` (`flat` in one dimension) holds its keys."""
+    heap[LAST_STAMP] += 1
+    stamp[block] = heap[LAST_STAMP]
+    if all_finite(flat, keys.shape[1]):
+        heap[HEAP_SIZE] = heap_push(entry_keys, entry_block, entry_stamp, heap[HEAP_SIZE], stamp, keys, block)
+    else:
+        bad[block] = 1
+        heap[BAD] += 1
+
+
+@_jit
+def heap_leave(heap, stamp, bad, block):
+    """A block leaves the free queue otherwise than by `heap_take`."""
+    stamp[block] = -1
+    if bad[block] != 0:
+        bad[block] = 0
+        heap[BAD] -= 1
+
+
+@_jit
+def heap_take(ring, pos, ends, entry_keys, entry_block, entry_stamp, heap, stamp, bad, n, out):
+    """Choose n free blocks into `out`: the unscored ones in front, then the lowest. Modifies the queue.
+
+    Any key that is not finite among the queued blocks: the engine's own order. Returns
+    (1 if keys decided or should have, 1 for such a fault).
+    """
+    filled = 0
+    mask = ring.shape[0] - 1
+    while filled < n:
+        entry = ring[ends[0] & mask]
+        if entry < UNSCORED:
+            break
+        if entry != EMPTY:
+            out[filled] = entry & LOW
+            ring_remove(ring, pos, ends, out[filled])
+            filled += 1
+        ends[0] += 1
+    if filled == n:
+        return 0, 0
+    if heap[BAD] > 0:
+        while filled < n:
+            entry = ring[ends[0] & mask]
+            if entry != EMPTY:
+                block = entry & LOW
+                out[filled] = block
+                filled += 1
+                ring_remove(ring, pos, ends, block)
+                heap_leave(heap, stamp, bad, block)
+            ends[0] += 1
+        return 1, 1
+    size = heap[HEAP_SIZE]
+    while filled < n:
+        block, size = heap_pop(entry_keys, entry_block, entry_stamp, size, stamp)
+        if block >= 0:
+            out[filled] = block
+            filled += 1
+            stamp[block] = -1
+            ring_remove(ring, pos, ends, block)
+    heap[HEAP_SIZE] = size
+    return 1, 0
+
+
 LAST_USE = 0
-CREATED = 8
-GAP = 4
-DEPTH = 2
-CHAIN = 3
-USES = 1
-SPACED_USES = 5
-GHOST_USES = 9
-CHILDREN = 10
-GENERATED = 11
-USED_AT = 6
-MARK = 7
+CREATED = -1
+GAP = -1
+DEPTH = 1
+CHAIN = 2
+USES = -1
+SPACED_USES = -1
+GHOST_USES = -1
+CHILDREN = -1
+GENERATED = -1
+WAITING_REFS = -1
+USED_AT = -1
+MARK = -1
 NOW = 0
 WAITING = 1
 RUNNING = 2
@@ -342,45 +504,44 @@ def moving_mean(tally, at, value, window):
 def row_written(rows, block, now, depth, chain, ghost_uses):
     """A block got its hash; `generated` and `children` are the caller's to keep."""
     row = rows[block]
-    row[USES] = 0.0
-    row[DEPTH] = depth
-    row[CHAIN] = chain
-    row[GAP] = 0.0
-    row[SPACED_USES] = 0.0
-    row[USED_AT] = now
-    row[CREATED] = now
-    row[GHOST_USES] = ghost_uses
+    if USES >= 0:
+        row[USES] = 0.0
+    if DEPTH >= 0:
+        row[DEPTH] = depth
+    if CHAIN >= 0:
+        row[CHAIN] = chain
+    if GAP >= 0:
+        row[GAP] = 0.0
+    if SPACED_USES >= 0:
+        row[SPACED_USES] = 0.0
+    if USED_AT >= 0:
+        row[USED_AT] = now
+    if CREATED >= 0:
+        row[CREATED] = now
+    if GHOST_USES >= 0:
+        row[GHOST_USES] = ghost_uses
 
 
 @_jit
 def row_used(rows, block, now, chain, mean_gap):
     """An admission hit a block. Returns the gap, which belongs into the mean gap."""
     row = rows[block]
-    gap = now - row[USED_AT]
-    row[GAP] = gap
-    row[USED_AT] = now
-    row[USES] += 1.0
-    mark = row[MARK] if row[SPACED_USES] > 0.0 else row[CREATED]
-    spaced = now - mark >= mean_gap
-    row[SPACED_USES] += 1.0 if spaced else 0.0
-    row[MARK] = now if spaced else mark
-    row[CHAIN] = chain if chain > row[CHAIN] else row[CHAIN]
+    gap = 0.0
+    if USED_AT >= 0:
+        gap = now - row[USED_AT]
+        row[USED_AT] = now
+    if GAP >= 0:
+        row[GAP] = gap
+    if USES >= 0:
+        row[USES] += 1.0
+    if SPACED_USES >= 0:
+        mark = row[MARK] if row[SPACED_USES] > 0.0 else row[CREATED]
+        spaced = now - mark >= mean_gap
+        row[SPACED_USES] += 1.0 if spaced else 0.0
+        row[MARK] = now if spaced else mark
+    if CHAIN >= 0:
+        row[CHAIN] = chain if chain > row[CHAIN] else row[CHAIN]
     return gap
-
-
-@_jit
-def rows_used(rows, ids, now, chain, mean_gap, tally):
-    """An admission hit these blocks, in this order."""
-    for i in range(ids.shape[0]):
-        moving_mean(tally, 0, row_used(rows, ids[i], now, chain, mean_gap), GAPS)
-
-
-@_jit
-def fill_children(rows, ids, n, block_hash, children):
-    """Write the child counts of n blocks into their rows; counts are kept by hash."""
-    for j in range(n):
-        held = block_hash[ids[j]]
-        rows[ids[j], CHILDREN] = float(children[held]) if held >= 0 else 0.0
 
 
 @_jit
@@ -390,8 +551,10 @@ def row_released(rows, block, now, hashed):
     if hashed == 0:
         for c in range(rows.shape[1]):
             row[c] = 0.0
-        row[CREATED] = now
-    row[LAST_USE] = now
+        if CREATED >= 0:
+            row[CREATED] = now
+    if LAST_USE >= 0:
+        row[LAST_USE] = now
 
 
 def new_rows(blocks: int) -> np.ndarray:
@@ -419,8 +582,8 @@ def order(decision, rows, ids, n, keys, scratch):
     knob_budget = float(decision[12])
     for j in range(n):
         i = ids[j]
-        depth = float(rows[i, 2])
-        chain = float(rows[i, 3])
+        depth = float(rows[i, 1])
+        chain = float(rows[i, 2])
         last_use = float(rows[i, 0])
         keys[j, 0] = 0.0 if (depth >= maximum(0.0, chain - knob_budget)) else 1.0
         keys[j, 1] = last_use
@@ -433,6 +596,7 @@ def CLOCK() -> int:  # noqa: N802 - the one injectable name of this file
 
 _LOG = logging.getLogger("vllm.tanren")
 _STATUS: dict[str, Any] = {"policy": POLICY, "sha256": POLICY_SHA256, "mode": "not started"}
+_OWN_ORDER = "vLLM's own order holds"
 _SLOW_LIMIT = 3
 _SLOW_MEMORY = 500
 
@@ -454,15 +618,30 @@ def Scheduler(*args: Any, **kwargs: Any) -> Any:  # noqa: N802 - named by --sche
     scheduler = (make_scheduler_class(base) if reason is None else base)(*args, **kwargs)
     if reason is None:
         reason = _answer(_attach, scheduler)
+    name = f"policy {POLICY} ({POLICY_SHA256[:12]}, tanren-dsl {MADE_BY}, vLLM {_vllm_version()})"
     if reason is None:
         _STATUS.update(mode="active", evictor=scheduler.tanren)
-        _LOG.info(
-            "tanren: policy %s (%s) decides evictions, numba %s", POLICY, POLICY_SHA256[:12], HAVE_NUMBA
-        )
+        how = f"{SHAPE} order, {'heap' if HEAP else 'scan'}, {'numba' if HAVE_NUMBA else 'plain Python'}"
+        _LOG.info("tanren: %s decides evictions: %s, %s", name, how, type(scheduler).__mro__[1].__name__)
+        atexit.register(say_farewell, scheduler.tanren)
     else:
         _STATUS.update(mode=reason, evictor=None)
-        _LOG.warning("tanren: policy %s stands aside, vLLM's own order holds: %s", POLICY, reason)
+        _LOG.warning("tanren: %s stands aside, %s: %s", name, _OWN_ORDER, reason)
     return scheduler
+
+
+def say_farewell(evictor: Any) -> None:
+    """One line at shutdown, once."""
+    if not evictor.said:
+        evictor.said = True
+        told = ", ".join(f"{name} {value}" for name, value in evictor.counts().items())
+        _LOG.info("tanren: policy %s ends%s: %s", POLICY, "" if evictor.on else " (off)", told)
+
+
+def _vllm_version() -> str:
+    import vllm
+
+    return str(vllm.__version__).split("+")[0]
 
 
 def _stock_class(config: Any) -> Any:
@@ -494,10 +673,19 @@ def in_one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def settings() -> tuple[float, list[float]]:
-    """The operator's: seconds that a decision may take, and the knobs in the policy's own scale."""
-    knobs = [_number(f"TANREN_KNOB_{name.upper()}", default, scale) for name, scale, default in KNOBS]
-    return _number("TANREN_BUDGET_MS", 0.02, 1e-3), knobs
+def seconds_allowed() -> float:
+    """What a decision may take, by the operator."""
+    return _number("TANREN_BUDGET_MS", 0.02, 1e-3)
+
+
+def knob_values() -> list[float]:
+    """The operator's knobs in the policy's own scale; a variable that names none is said."""
+    known = {f"TANREN_KNOB_{name.upper()}": (default, scale) for name, scale, default in KNOBS}
+    for name in sorted(os.environ):
+        if name.startswith("TANREN_KNOB_") and name not in known:
+            has = ", ".join(known) or "it has none"
+            _LOG.warning("tanren: %s names no knob of policy %s: %s", name, POLICY, has)
+    return [_number(name, default, scale) for name, (default, scale) in known.items()]
 
 
 def _number(name: str, default: float, scale: float) -> float:
@@ -514,11 +702,9 @@ def _number(name: str, default: float, scale: float) -> float:
 
 
 def _reason_to_stand_aside() -> str | None:
-    import vllm
-
     if os.environ.get("TANREN_DISABLE") == "1":
         return "TANREN_DISABLE=1"
-    version = vllm.__version__.split("+")[0]
+    version = _vllm_version()
     if version not in FITS and os.environ.get("TANREN_FORCE") != "1":
         return f"vLLM {version} is not one of {', '.join(FITS)} (TANREN_FORCE=1 overrides)"
     if SHAPE == "identity" and os.environ.get("TANREN_NO_IDENTITY") != "1":
@@ -532,6 +718,8 @@ def _reason_not_to_attach(scheduler: Any) -> str | None:
         return "prefix caching is off, nothing to decide"
     if manager.num_kv_cache_groups != 1:
         return f"{manager.num_kv_cache_groups} KV cache groups, this file handles one"
+    if manager.block_pool.hash_block_size != scheduler.block_size:
+        return "blocks and their hashes differ in size"
     if type(manager.block_pool.free_block_queue).__name__ != "FreeKVCacheBlockQueue":
         return "another free queue is already in place"
     return None
@@ -549,18 +737,64 @@ def make_scheduler_class(base: Any) -> Any:
             evictor = self.tanren
             if evictor is None or not evictor.on:
                 return super().schedule(*args, **kwargs)
-            evictor.guarded(evictor.step_begins)
+            try:
+                evictor.step_begins()
+            except Exception as error:
+                evictor.failed(error)
             output = super().schedule(*args, **kwargs)
-            evictor.tokens += output.total_num_scheduled_tokens
+            if AS_OF_STEP or USES_MATTER:
+                try:
+                    evictor.step_ends(output)
+                except Exception as error:
+                    evictor.failed(error)
             return output
 
         def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
             evictor = self.tanren
             if evictor is not None and evictor.on:
-                evictor.guarded(evictor.freeze_now)
+                try:
+                    evictor.freeze_now()
+                except Exception as error:
+                    evictor.failed(error)
             return super().update_from_output(*args, **kwargs)
 
+        def shutdown(self, *args: Any, **kwargs: Any) -> Any:
+            if self.tanren is not None:
+                say_farewell(self.tanren)
+            return super().shutdown(*args, **kwargs)
+
     return TanrenScheduler
+
+
+def told_before(evictor: Any, owner: Any, name: str, tell: Any) -> tuple[Any, str, Any, Any]:
+    """A method, and one in its place that first tells the evictor its arguments."""
+    original = getattr(owner, name)
+
+    def ours(*args: Any, **kwargs: Any) -> Any:
+        if evictor.on:
+            try:
+                tell(*args, **kwargs)
+            except Exception as error:
+                evictor.failed(error)
+        return original(*args, **kwargs)
+
+    return owner, name, original, ours
+
+
+def told_after(evictor: Any, owner: Any, name: str, tell: Any) -> tuple[Any, str, Any, Any]:
+    """A method, and one in its place that then tells the evictor its answer and its arguments."""
+    original = getattr(owner, name)
+
+    def ours(*args: Any, **kwargs: Any) -> Any:
+        answer = original(*args, **kwargs)
+        if evictor.on:
+            try:
+                tell(answer, *args, **kwargs)
+            except Exception as error:
+                evictor.failed(error)
+        return answer
+
+    return owner, name, original, ours
 
 
 def make_queue_class(base: Any) -> Any:
@@ -579,89 +813,490 @@ def make_queue_class(base: Any) -> Any:
             return self.popleft_n(1)[0]
 
         def popleft_n(self, n: int) -> Any:
-            victims = self.tanren.choose(n) if n > 0 else None
+            evictor, victims = self.tanren, None
+            if n > 0 and evictor.on:
+                try:
+                    victims = evictor.choose(n)
+                except Exception as error:
+                    evictor.failed(error)
             if victims is None:
                 return base.popleft_n(self, n)
             for block in victims:
-                base.remove(self, block)
+                before, after = block.prev_free_block, block.next_free_block
+                before.next_free_block = after
+                after.prev_free_block = before
+                block.prev_free_block = block.next_free_block = None
+            self.num_free_blocks -= n
             return victims
-
-        def remove(self, block: Any) -> None:
-            self.tanren.guarded(self.tanren.left, block.block_id)
-            base.remove(self, block)
 
         def append(self, block: Any) -> None:
             base.append(self, block)
-            self.tanren.guarded(self.tanren.released, [block], False)
+            self._entered([block], False)
 
         def append_n(self, blocks: Any) -> None:
             base.append_n(self, blocks)
-            self.tanren.guarded(self.tanren.released, blocks, False)
+            if blocks:
+                self._entered(blocks, False)
 
         def prepend_n(self, blocks: Any) -> None:
             base.prepend_n(self, blocks)
-            self.tanren.guarded(self.tanren.released, blocks, True)
+            if blocks:
+                self._entered(blocks, True)
+
+        def _entered(self, blocks: Any, to_front: bool) -> None:
+            if self.tanren.on:
+                try:
+                    self.tanren.entered(blocks, to_front)
+                except Exception as error:
+                    self.tanren.failed(error)
 
     return TanrenQueue
 
 
-class HashNumbers:
-    """Small numbers for the hashes in use, so that arrays can count by hash."""
+# Sections of the state: where each begins and ends stands in its first 512 bytes.
+(
+    _POS, _ENDS, _ROWS, _DECISION, _TALLY, _KEYS, _SCRATCH, _PLAIN, _SCORED, _LOWS, _OUT, _RING, _HASHED,
+    _ENTRY_KEYS, _ENTRY_BLOCK, _ENTRY_STAMP, _STAMP, _BAD, _HEAP,
+) = range(19)  # fmt: skip
+_DECISIONS, _FAULTS, _STRAYS = 3, 4, 5  # in _ENDS, behind head, tail and count
+_OUT_OF_STEP, _PICKED, _IN_ORDER, _FAULT = range(4)  # what `pick` answers
+# Columns of the table by hash: first a row for each block id, then one for each hash; see `Hashes`.
+_OWN, _PARENT = 0, 1
+_HOLDERS, _CHILD_COUNT, _EVICTED_AT, _EVICTED_USES, _WAITING_COUNT = range(5)
 
-    def __init__(self, most: int) -> None:
+
+def new_state(blocks):
+    """The memory of an empty queue of so many block ids, every section on cache lines of its own."""
+    starts, at = [], 512
+    for size in _sizes(blocks):
+        starts += [at, at + size]
+        at += -(-size // 64) * 64
+    room = np.zeros(at + 64, np.uint8)
+    skip = -room.ctypes.data % 64
+    state = room[skip : skip + at]
+    state[:512].view(np.int64)[: len(starts)] = starts
+    _i8(state, _POS)[:] = -1
+    _i8(state, _ENDS)[:2] = 1 << 40
+    return state
+
+
+def _sizes(blocks):
+    entries = 4 * blocks + 64 if HEAP else 0
+    heaped = blocks if HEAP else 0
+    ring = 1 << max(4, (2 * blocks + 2).bit_length())
+    return (
+        8 * blocks, 8 * 8, 8 * blocks * ROW_WIDTH, 8 * (DECISION_WIDTH + len(KNOBS)), 8 * TALLY_WIDTH,
+        8 * blocks * KEY_COUNT, 8 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * ring, blocks,
+        8 * entries * KEY_COUNT, 4 * entries, 8 * entries, 8 * heaped, heaped, 8 * 3,
+    )  # fmt: skip
+
+
+@_typed("float64[::1](uint8[::1], int64)")
+def _f8(state, section):
+    at = state[:512].view(np.int64)
+    return state[at[2 * section] : at[2 * section + 1]].view(np.float64)
+
+
+@_typed("int64[::1](uint8[::1], int64)")
+def _i8(state, section):
+    at = state[:512].view(np.int64)
+    return state[at[2 * section] : at[2 * section + 1]].view(np.int64)
+
+
+@_typed("uint32[::1](uint8[::1], int64)")
+def _u4(state, section):
+    at = state[:512].view(np.int64)
+    return state[at[2 * section] : at[2 * section + 1]].view(np.uint32)
+
+
+@_typed("uint8[::1](uint8[::1], int64)")
+def _u1(state, section):
+    at = state[:512].view(np.int64)
+    return state[at[2 * section] : at[2 * section + 1]]
+
+
+@_jit
+def _queue(state):
+    return _u4(state, _RING), _i8(state, _POS), _i8(state, _ENDS)
+
+
+@_jit
+def _rows(state):
+    return _f8(state, _ROWS).reshape(-1, ROW_WIDTH)
+
+
+@_jit
+def _enter_heap(state, block):
+    scored, flat = _u4(state, _SCORED), _f8(state, _KEYS)
+    scored[0] = block
+    keys = flat.reshape(-1, KEY_COUNT)
+    order(_f8(state, _DECISION), _rows(state), scored, 1, keys, _f8(state, _SCRATCH))
+    entry_keys = _f8(state, _ENTRY_KEYS).reshape(-1, KEY_COUNT)
+    heap_enter(
+        keys, flat, entry_keys, _u4(state, _ENTRY_BLOCK), _i8(state, _ENTRY_STAMP), _i8(state, _HEAP),
+        _i8(state, _STAMP), _u1(state, _BAD), block,
+    )  # fmt: skip
+
+
+@_jit
+def _leave_heap(state, block):
+    heap_leave(_i8(state, _HEAP), _i8(state, _STAMP), _u1(state, _BAD), block)
+
+
+@_jit
+def released(state, ids, now, unscored):
+    """Blocks enter the free queue at its back, in this order; `unscored`: at its front, the first as head."""
+    ring, pos, ends = _queue(state)
+    rows, hashed = _rows(state), _u1(state, _HASHED)
+    n = ids.shape[0]
+    for i in range(n):
+        if unscored:
+            block = ids[n - 1 - i]
+            ring_push_front(ring, pos, ends, block, UNSCORED)
+        else:
+            block = ids[i]
+            row_released(rows, block, now, hashed[block])
+            ring_push_back(ring, pos, ends, block, 0)
+            if HEAP:
+                _enter_heap(state, block)
+
+
+@_jit
+def taken_back(state, ids):
+    """Blocks are held again; those in the free queue leave it."""
+    ring, pos, ends = _queue(state)
+    for i in range(ids.shape[0]):
+        if pos[ids[i]] != -1:
+            ring_remove(ring, pos, ends, ids[i])
+            if HEAP:
+                _leave_heap(state, ids[i])
+
+
+@_jit
+def used(state, ids, now, chain):
+    """An admission hits these blocks, in chain order; those in the free queue leave it."""
+    taken_back(state, ids)
+    rows, tally = _rows(state), _f8(state, _TALLY)
+    mean_gap = _f8(state, _DECISION)[MEAN_GAP]
+    for i in range(ids.shape[0]):
+        if ids[i] != 0:  # the null block stands for what was never computed
+            moving_mean(tally, 0, row_used(rows, ids[i], now, chain, mean_gap), GAPS)
+
+
+@_jit
+def written(state, ids, now, first, block_size, prompt):
+    """Blocks number `first` and on of a chain got their hash."""
+    rows, hashed = _rows(state), _u1(state, _HASHED)
+    for i in range(ids.shape[0]):
+        block = ids[i]
+        if block != 0:
+            row_written(rows, block, now, float((first + i) * block_size), float(prompt), 0.0)
+            if GENERATED >= 0:
+                rows[block, GENERATED] = 1.0 if (first + i + 1) * block_size > prompt else 0.0
+            hashed[block] = 1
+
+
+@_jit
+def unhashed(state, block, unscored):
+    """A block lost its hash otherwise than as a victim; one that is queued rests on without it."""
+    ring, pos, ends = _queue(state)
+    _u1(state, _HASHED)[block] = 0
+    if pos[block] == -1:
+        return
+    rows = _rows(state)
+    row_released(rows, block, rows[block, LAST_USE] if LAST_USE >= 0 else 0.0, 0)
+    at = pos[block] & (ring.shape[0] - 1)
+    if HEAP and ring[at] < UNSCORED:
+        _leave_heap(state, block)
+        if not unscored:
+            _enter_heap(state, block)
+    if unscored and ring[at] < UNSCORED:
+        ring[at] = block + UNSCORED
+        ends[_STRAYS] += 1
+
+
+@_jit
+def pick(state, table, n, free, extra):
+    """Choose n of the free blocks into the section _OUT; they leave the queue and lose their hash.
+
+    Answers _OUT_OF_STEP if the queue is not so long as the engine's, _FAULT if a key was not finite
+    and so the engine's own order holds, _IN_ORDER if the choice happens to be that, else _PICKED.
+    """
+    ring, pos, ends = _queue(state)
+    if ends[2] != free or free < n:
+        return _OUT_OF_STEP
+    hashed, out = _u1(state, _HASHED), _u4(state, _OUT)
+    answer = _PICKED
+    if HEAP and ends[_STRAYS] == 0:
+        decided, fault = heap_take(
+            ring, pos, ends, _f8(state, _ENTRY_KEYS).reshape(-1, KEY_COUNT), _u4(state, _ENTRY_BLOCK),
+            _i8(state, _ENTRY_STAMP), _i8(state, _HEAP), _i8(state, _STAMP), _u1(state, _BAD), n, out,
+        )  # fmt: skip
+        if decided == 0:
+            answer = _IN_ORDER
+    else:
+        answer, decided, fault = _scan(state, table, n, extra)
+    ends[_DECISIONS] += decided
+    ends[_FAULTS] += fault
+    for i in range(n):
+        hashed[out[i]] = 0
+    return _FAULT if fault != 0 else answer
+
+
+@_jit
+def fill_counts(rows, table, ids, n):
+    """Write what is counted by hash into the rows of n blocks; see `Hashes`."""
+    for j in range(n):
+        own = table[ids[j], _OWN]
+        if CHILDREN >= 0:
+            rows[ids[j], CHILDREN] = float(table[own, _CHILD_COUNT]) if own >= 0 else 0.0
+        if WAITING_REFS >= 0:
+            rows[ids[j], WAITING_REFS] = float(table[own, _WAITING_COUNT]) if own >= 0 else 0.0
+
+
+@_jit
+def _scan(state, table, n, extra):
+    ring, pos, ends = _queue(state)
+    plain, scored, out = _u4(state, _PLAIN), _u4(state, _SCORED), _u4(state, _OUT)
+    flat, scratch = _f8(state, _KEYS), _f8(state, _SCRATCH)
+    keys, rows = flat.reshape(-1, KEY_COUNT), _rows(state)
+    plains, rated = ring_consider(ring, pos, ends, n, extra, plain, scored)
+    decided = 0
+    if plains < n:
+        decided = 1
+        if CHILDREN >= 0 or WAITING_REFS >= 0:
+            fill_counts(rows, table, scored, rated)
+        order(_f8(state, _DECISION), rows, scored, rated, keys, scratch)
+    fault = ring_take(
+        ring, pos, ends, n, plain, plains, scored, rated, keys, flat, _u4(state, _LOWS), scratch, out
+    )
+    if HEAP:
+        for i in range(n):
+            _leave_heap(state, out[i])
+    same = rated == 0
+    if not same and plains == 0:
+        same = True
+        for i in range(n):
+            same = same and out[i] == scored[i]
+    return _IN_ORDER if same else _PICKED, decided, fault
+
+
+_LONG_AGO = -(1 << 60)
+
+
+@_jit
+def _let_go(table, dead, number):
+    table[number, _HOLDERS] -= 1
+    if table[number, _HOLDERS] == 0:
+        dead[0] += 1
+        dead[dead[0]] = number
+
+
+@_jit
+def _drop(table, dead, block):
+    own, parent = table[block, _OWN], table[block, _PARENT]
+    if parent >= 0:
+        table[parent, _CHILD_COUNT] -= 1
+        _let_go(table, dead, parent)
+    _let_go(table, dead, own)
+    table[block, _OWN] = table[block, _PARENT] = -1
+
+
+@_jit
+def hashes_written(state, table, dead, ids, numbers, evictions, remembered):
+    """Blocks got the hashes numbers[1:]; before each in its chain stands the one before it there."""
+    rows = _rows(state)
+    for i in range(ids.shape[0]):
+        block, parent, own = ids[i], numbers[i], numbers[i + 1]
+        table[own, _HOLDERS] += 1
+        if block == 0:
+            _let_go(table, dead, own)
+            continue
+        if table[block, _OWN] >= 0:
+            _drop(table, dead, block)
+        table[block, _OWN] = own
+        table[block, _PARENT] = parent
+        if parent >= 0:
+            table[parent, _HOLDERS] += 1
+            table[parent, _CHILD_COUNT] += 1
+        if GHOST_USES >= 0 and evictions - table[own, _EVICTED_AT] < remembered:
+            rows[block, GHOST_USES] = float(table[own, _EVICTED_USES])
+
+
+@_jit
+def hashes_evicted(state, table, dead, ids, n, line, evictions):
+    """The first n of these blocks lose their hashes, if they have one. Returns the evictions so far."""
+    rows = _rows(state)
+    for i in range(n):
+        block = ids[i]
+        own = table[block, _OWN]
+        if own < 0:
+            continue
+        evictions += 1
+        if GHOST_USES >= 0:
+            table[own, _EVICTED_AT] = evictions
+            table[own, _EVICTED_USES] = int(rows[block, USES] + rows[block, GHOST_USES])
+            table[own, _HOLDERS] += 1
+            slot = evictions % line.shape[0]
+            if line[slot] >= 0:
+                _let_go(table, dead, line[slot])
+            line[slot] = own
+        _drop(table, dead, block)
+    return evictions
+
+
+@_jit
+def hashes_forgotten(table, dead, blocks, line):
+    """All hashes are gone, and with them what was remembered of evicted ones."""
+    for block in range(blocks):
+        if table[block, _OWN] >= 0:
+            _drop(table, dead, block)
+    for slot in range(line.shape[0]):
+        if line[slot] >= 0:
+            table[line[slot], _EVICTED_AT] = _LONG_AGO
+            _let_go(table, dead, line[slot])
+            line[slot] = -1
+
+
+@_jit
+def hashes_waited_for(table, dead, numbers, change):
+    """One more, or one less, waiting request whose prompt has these hashes."""
+    for i in range(numbers.shape[0]):
+        table[numbers[i], _WAITING_COUNT] += change
+        table[numbers[i], _HOLDERS] += 1
+        if change < 0:
+            _let_go(table, dead, numbers[i])
+            _let_go(table, dead, numbers[i])
+
+
+class Hashes:
+    """Numbers for the hashes in use, and the table that counts by them."""
+
+    def __init__(self, blocks: int, remembered: int) -> None:
+        self.blocks = blocks
+        self.remembered = remembered
         self.number: dict[Any, int] = {}
-        self.key: list[Any] = [None] * most
-        self.holders = [0] * most
-        self.spare = list(range(most - 1, -1, -1))
+        self.key: list[Any] = []
+        self.spare: list[int] = []
+        self.table = np.full((blocks, 5), -1, np.int64)
+        self.dead = np.zeros(1, np.int64)
+        self.line = np.full(remembered, -1, np.int64)
+        self.evictions = 0
+        self.waiting: dict[str, Any] = {}
+        self._grow(2 * blocks)
 
-    def hold(self, key: Any) -> int:
-        """The hash's number; one holder more."""
-        number = self.number.get(key)
-        if number is None:
-            number = self.spare.pop()
-            self.number[key] = number
-            self.key[number] = key
-        self.holders[number] += 1
+    def written(self, state: Any, ids: Any, request: Any, first: int) -> None:
+        """Blocks number `first` and on of the request's chain got their hash."""
+        keys = request.block_hashes
+        chain = keys[first - 1 if first else 0 : first + len(ids)]
+        numbers = self._numbers(chain) if first else [-1, *self._numbers(chain)]
+        given = np.array(numbers, np.int64)
+        hashes_written(state, self.table, self.dead, ids, given, self.evictions, self.remembered)
+        self._bury()
+
+    def evicted(self, state: Any, ids: Any, n: int) -> None:
+        """The first n of these blocks lost their hash, if they had one."""
+        self.evictions = hashes_evicted(state, self.table, self.dead, ids, n, self.line, self.evictions)
+        self._bury()
+
+    def forget(self) -> None:
+        """All hashes are gone."""
+        hashes_forgotten(self.table, self.dead, self.blocks, self.line)
+        self._bury()
+
+    def wait(self, requests: Any, block_size: int) -> None:
+        """These requests wait now."""
+        waiting = {request.request_id: request for request in requests}
+        for name in self.waiting.keys() - waiting.keys():
+            hashes_waited_for(self.table, self.dead, self.waiting.pop(name), -1)
+        for name in waiting.keys() - self.waiting.keys():
+            request = waiting[name]
+            keys = request.block_hashes[: request.num_prompt_tokens // block_size]
+            self.waiting[name] = np.array(self._numbers(keys), np.int64)
+            hashes_waited_for(self.table, self.dead, self.waiting[name], 1)
+        self._bury()
+
+    def _numbers(self, keys: Any) -> list[int]:
+        return [self.number[key] if key in self.number else self._new(key) for key in keys]
+
+    def _new(self, key: Any) -> int:
+        if not self.spare:
+            self._grow(len(self.key))
+        number = self.spare.pop()
+        self.number[key] = number
+        self.key[number - self.blocks] = key
+        self.table[number] = (0, 0, _LONG_AGO, 0, 0)
         return number
 
-    def let_go(self, number: int) -> None:
-        """One holder less; with the last one the number is free again."""
-        self.holders[number] -= 1
-        if self.holders[number] == 0:
-            del self.number[self.key[number]]
-            self.key[number] = None
-            self.spare.append(number)
+    def _grow(self, more: int) -> None:
+        size = len(self.table)
+        self.table = np.concatenate((self.table, np.zeros((more, 5), np.int64)))
+        self.dead = np.zeros(2 * len(self.table) + 1, np.int64)
+        self.key += [None] * more
+        self.spare += range(size + more - 1, size - 1, -1)
+
+    def _bury(self) -> None:
+        count = int(self.dead[0])
+        if count:
+            self.dead[0] = 0
+            for number in self.dead[1 : count + 1].tolist():
+                key = self.key[number - self.blocks]
+                if key is not None and self.table[number, _HOLDERS] == 0:
+                    del self.number[key]
+                    self.key[number - self.blocks] = None
+                    self.spare.append(number)
 
 
-class Ghosts:
-    """Uses of the hashes behind the last so many evictions."""
+_ID = attrgetter("block_id")
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.count = 0
-        self.uses: dict[Any, tuple[int, float]] = {}
-        self.line: list[Any] = [None] * most
 
-    def remember(self, key: Any, uses: float) -> None:
-        """The hash is evicted with so many uses; the eviction `most` before this one is forgotten."""
-        slot = self.count % self.most
-        old = self.line[slot]
-        if old is not None and self.uses[old][0] == self.count - self.most:
-            del self.uses[old]
-        self.uses[key] = (self.count, uses)
-        self.line[slot] = key
-        self.count += 1
+def ids_of(blocks: Any) -> Any:
+    """The ids of these blocks, as the compiled functions want them."""
+    return np.fromiter(map(_ID, blocks), np.uint32, len(blocks))
 
-    def recall(self, key: Any) -> float:
-        """Remembered uses of a hash, 0 if there are none."""
-        return self.uses[key][1] if key in self.uses else 0.0
+
+def warm_up(decision: Any) -> None:
+    """Compile everything now, on a queue of three blocks; nothing compiles on the request path."""
+    state = new_state(4)
+    _f8(state, _DECISION)[:] = decision
+    if "hit_rate" in READS or "service_rate" in READS:
+        moving_mean(_f8(state, _TALLY), 4, 0.5, RATES)
+    table = np.zeros((1, 1), np.int64)
+    ids = np.arange(1, 4, dtype=np.uint32)
+    if NUMBERED:
+        hashes = Hashes(4, 3)
+        hashes.wait([_Asking()], 1)
+        hashes.wait([], 1)
+        hashes.written(state, ids, _Asking(), 0)
+        table = hashes.table
+    if WRITES:
+        written(state, ids, 0.0, 0, 1, 2)
+    released(state, ids[:2], 0.0, False)
+    released(state, ids[2:], 0.0, True)
+    pick(state, table, 1, 3, 4)
+    pick(state, table, 1, 2, 4)
+    if NUMBERED:
+        hashes.evicted(state, ids, 1)
+        hashes.forget()
+    if USES_MATTER:
+        used(state, ids[:1], 0.0, 0.0)
+    taken_back(state, ids)
+    unhashed(state, 1, False)
+
+
+class _Asking:
+    """As much of a request as the warm-up needs."""
+
+    request_id = "warm-up"
+    block_hashes = (b"1", b"2", b"3")
+    num_prompt_tokens = 3
 
 
 class Evictor:
     """The policy at work: a mirror of the free queue and the signals, in flat arrays by block id."""
 
     def __init__(self, scheduler: Any) -> None:
-        self.on = True
+        self.on, self.said = True, False
         self.scheduler = scheduler
         self.manager = scheduler.kv_cache_manager
         self.pool = self.manager.block_pool
@@ -672,199 +1307,179 @@ class Evictor:
         self.block_size = int(scheduler.block_size)
         self.unhashed_unscored = hasattr(self.queue, "prepend_n")
         self.extra = count if PERCENT is None else -int(-PERCENT * self.usable // 100)
-        self.budget_s, knobs = settings()
+        self.budget_s = seconds_allowed()
         self.start = CLOCK()
         self.now = 0.0
         self.mark, self.tokens = 0.0, 0
-        self.decisions = self.faults = 0
-        self.slow = 0.0
-        self.admits, self.chain = False, 0.0
+        self.errors = 0
+        self.slow = self.spent_s = 0.0
+        self.admission: tuple[Any, int] | None = None
+        self.hit_end: Any = None
 
-        self.ring, self.pos, self.ends = new_ring(count)
-        self.rows = new_rows(count)
-        self.tally = np.zeros(TALLY_WIDTH)
-        self.keys = np.zeros((count, KEY_COUNT))
-        self.flat = self.keys.reshape(-1)
-        self.scratch = np.zeros(count)
-        self.plain, self.scored, self.lows = (np.zeros(count, np.uint32) for _ in range(3))
-        self.decision = np.zeros(DECISION_WIDTH + len(KNOBS))
+        self.state = new_state(count)
+        self.ends, self.out = _i8(self.state, _ENDS), _u4(self.state, _OUT)
+        self.tally, self.decision = _f8(self.state, _TALLY), _f8(self.state, _DECISION)
         self.decision[CAPACITY] = float(self.usable * self.block_size)
         self.decision[BLOCK_SIZE] = float(self.block_size)
         self.decision[MAX_RUNNING] = float(scheduler.max_num_running_reqs)
         self.decision[TOKEN_BUDGET] = float(scheduler.max_num_scheduled_tokens)
-        self.decision[DECISION_WIDTH:] = knobs
+        self.decision[DECISION_WIDTH:] = knob_values()
+        self.hashes = Hashes(count, self.usable) if NUMBERED else None
+        self.no_table = np.zeros((1, 1), np.int64)
 
-        self.numbers = HashNumbers(2 * count + 2)
-        self.children = np.zeros(2 * count + 2, np.int32)
-        self.block_hash = np.full(count, -1, np.int32)
-        self.block_parent = np.full(count, -1, np.int32)
-        self.hash_key: list[Any] = [None] * count
-        self.ghosts = Ghosts(self.usable)
-
+        ring, pos, ends = _queue(self.state)
         for block in self.queue.get_all_free_blocks():
-            ring_push_back(self.ring, self.pos, self.ends, block.block_id, UNSCORED)
-        self._warm_up()
+            ring_push_back(ring, pos, ends, block.block_id, UNSCORED)
+        warm_up(self.decision)
         self._attach()
 
     # -- what the engine tells us ------------------------------------------------
 
     def freeze_now(self) -> None:
         """Hold the clock still until the next step or output; one that was set back goes on from here."""
-        clock = CLOCK()
-        self.start = min(self.start, clock - int(self.now))
-        self.now = float(clock - self.start)
-        self.decision[NOW] = self.now
+        now = CLOCK() - self.start
+        if now < self.now:
+            self.start += now - int(self.now)
+            now = int(self.now)
+        self.now = float(now)
 
     def step_begins(self) -> None:
         """Freeze everything that is *as of this step*."""
         self.freeze_now()
-        scheduler, decision = self.scheduler, self.decision
-        if self.now > self.mark:
-            if self.tokens > 0:
-                moving_mean(self.tally, 4, self.tokens / (self.now - self.mark), RATES)
-            self.mark, self.tokens = self.now, 0
-        decision[KV_FREE] = self.queue.num_free_blocks / self.usable
-        decision[MEAN_GAP] = self.tally[0]
-        decision[HIT_RATE] = self.tally[2]
-        decision[SERVICE_RATE] = self.tally[4]
-        if "waiting" in READS or "running" in READS:
+        if AS_OF_STEP:
+            self._freeze_signals()
+
+    def _freeze_signals(self) -> None:
+        decision, tally = self.decision, self.tally
+        decision[NOW] = self.now
+        if "mean_gap" in READS or "spaced_uses" in READS:
+            decision[MEAN_GAP] = tally[0]
+        if "kv_free" in READS:
+            decision[KV_FREE] = self.queue.num_free_blocks / self.usable
+        if "hit_rate" in READS:
+            decision[HIT_RATE] = tally[2]
+        if "service_rate" in READS:
+            if self.now > self.mark:
+                if self.tokens > 0:
+                    moving_mean(tally, 4, self.tokens / (self.now - self.mark), RATES)
+                self.mark, self.tokens = self.now, 0
+            decision[SERVICE_RATE] = tally[4]
+        if "running" in READS:
+            decision[RUNNING] = float(len(self.scheduler.running))
+        if "waiting" in READS:
             decision[WAITING] = float(sum(len(queue) for queue in self._waiting()))
-            decision[RUNNING] = float(len(scheduler.running))
         if "oldest_wait" in READS:
-            first = min(
-                (request.arrival_time for queue in self._waiting() for request in queue), default=None
-            )
+            first = min((request.arrival_time for request in self._waiting_requests()), default=None)
             arrival = self.now if first is None else float(round(first * 1e6) - self.start)
             decision[OLDEST_WAIT] = max(0.0, self.now - arrival)
+        if "waiting_refs" in READS and self.hashes is not None:
+            self.hashes.wait(self._waiting_requests(), self.block_size)
 
-    def _waiting(self) -> list[Any]:
-        names = ("waiting", "skipped_waiting", "kv_holding_waiting")
-        queues = [getattr(self.scheduler, name) for name in names if hasattr(self.scheduler, name)]
-        return [getattr(queue, "_heap", queue) for queue in queues]  # iterating a priority queue sorts it
+    def step_ends(self, output: Any) -> None:
+        """What the step did is known."""
+        self.tokens += output.total_num_scheduled_tokens
+        self.admitted()
 
-    def admitting(self, request: Any, hit: Any) -> None:
-        """A waiting request got its blocks."""
-        looked_up = (request.num_tokens - 1) // self.block_size
-        if looked_up > 0:
-            hits = 0 if hit is None else len(hit.blocks[0])
-            moving_mean(self.tally, 2, hits / looked_up, HIT_RATES)
+    def looked_up(self, request: Any, hit: Any) -> None:
+        """A waiting request found these blocks cached; it may be admitted with them."""
+        self.admitted()
+        self.admission = (request, len(hit))
+        self.hit_end = hit[-1] if hit else None
 
-    def used(self, blocks: Any) -> None:
-        """An admission hits these blocks, in chain order."""
-        ids = np.array([block.block_id for block in blocks if not block.is_null], np.uint32)
-        rows_used(self.rows, ids, self.now, self.chain, self.decision[MEAN_GAP], self.tally)
-
-    def written(self, request: Any, blocks: Any, first: int, last: int) -> None:
-        """Blocks first to last - 1 of the request's chain may have got their hash."""
-        prompt = request.num_prompt_tokens
-        for i, block in enumerate(blocks[first:last], first):
-            b = block.block_id
-            if block.is_null or block.block_hash is None:
-                continue
-            if self.block_hash[b] >= 0:
-                self._forget(b)
-            key = request.block_hashes[i]
-            parent = request.block_hashes[i - 1] if i > 0 else None
-            self.block_hash[b] = self.numbers.hold(key)
-            self.hash_key[b] = key
-            if parent is not None:
-                self.block_parent[b] = self.numbers.hold(parent)
-                self.children[self.block_parent[b]] += 1
-            ghost = self.ghosts.recall(key)
-            generated = 1.0 if (i + 1) * self.block_size > prompt else 0.0
-            row_written(self.rows, b, self.now, float(i * self.block_size), float(prompt), ghost)
-            self.rows[b, GENERATED] = generated
-
-    def evicted(self, block: Any) -> None:
-        """A block lost its hash."""
-        b = block.block_id
-        if self.block_hash[b] < 0:
+    def admitted(self) -> None:
+        """Count the admission in question, if it came about."""
+        if self.admission is None:
             return
-        if "ghost_uses" in READS:
-            self.ghosts.remember(self.hash_key[b], float(self.rows[b, USES] + self.rows[b, GHOST_USES]))
-        self._forget(b)
-        if self.pos[b] != -1:
-            self._left_unhashed(b)
+        request, hits = self.admission
+        self.admission = self.hit_end = None
+        asked = (request.num_tokens - 1) // self.block_size
+        if "hit_rate" in READS and asked > 0 and request.status.name == "RUNNING":
+            moving_mean(self.tally, 2, hits / asked, HIT_RATES)
 
-    def released(self, blocks: Any, to_front: bool) -> None:
-        """Blocks enter the free queue, in this order, at its back or (the first as head) its front."""
-        for block in reversed(blocks) if to_front else blocks:
-            b = block.block_id
-            hashed = 1 if block.block_hash is not None else 0
-            row_released(self.rows, b, self.now, hashed)
-            mark = UNSCORED if not hashed and self.unhashed_unscored else 0
-            if to_front:
-                ring_push_front(self.ring, self.pos, self.ends, b, mark)
-            else:
-                ring_push_back(self.ring, self.pos, self.ends, b, mark)
+    def touched(self, blocks: Any) -> None:
+        """Blocks are held again: an admission hits them, or a connector copies them."""
+        if not blocks:
+            return
+        ids = ids_of(blocks)
+        if self.admission is not None and blocks[-1] is self.hit_end:
+            self.hit_end = None
+            used(self.state, ids, self.now, float(self.admission[0].num_prompt_tokens))
+        else:
+            taken_back(self.state, ids)
+
+    def written(self, request: Any, blocks: Any, first: int, last: int, mask: Any = None) -> None:
+        """Blocks first to last - 1 of the request's chain got their hash, where the mask allows."""
+        if mask is not None and not all(mask):
+            for i in range(first, min(last, len(blocks))):
+                if mask[i - first]:
+                    self.written(request, blocks, i, i + 1)
+            return
+        if first < last:
+            ids = ids_of(blocks[first:last])
+            written(self.state, ids, self.now, first, self.block_size, request.num_prompt_tokens)
+            if self.hashes is not None:
+                self.hashes.written(self.state, ids, request, first)
+
+    def forgotten(self, block_ids: Any) -> None:
+        """These blocks may have lost their hash otherwise than as victims."""
+        gone = [b for b in block_ids if self.blocks[b].block_hash is None and b != 0]
+        if self.hashes is not None:
+            self.hashes.evicted(self.state, np.array(gone, np.uint32), len(gone))
+        for b in gone:
+            unhashed(self.state, b, self.unhashed_unscored)
 
     def reset(self) -> None:
         """All hashes are gone."""
-        for b in range(len(self.blocks)):
-            if self.block_hash[b] >= 0:
-                self._forget(b)
-                if self.pos[b] != -1:
-                    self._left_unhashed(b)
-        self.ghosts = Ghosts(self.usable)
+        if self.hashes is not None:
+            self.hashes.forget()
+        for b in range(1, len(self.blocks)):
+            unhashed(self.state, b, self.unhashed_unscored)
 
-    def left(self, b: int) -> None:
-        """A block leaves the free queue otherwise than as a victim: it is hit."""
-        if self.pos[b] != -1:
-            ring_remove(self.ring, self.pos, self.ends, b)
+    def entered(self, blocks: Any, to_front: bool) -> None:
+        """Blocks enter the free queue, in this order, at its back or (the first as head) its front."""
+        released(self.state, ids_of(blocks), self.now, to_front)
 
     # -- the decision ------------------------------------------------------------
 
     def choose(self, n: int) -> list[Any] | None:
-        """The n blocks to take, best victim first; None: take vLLM's own."""
-        if not self.on:
-            return None
+        """The n blocks to take, best victim first; None: take the engine's own."""
         began = time.perf_counter()
-        try:
-            victims = self._victims(n)
-        except Exception as error:
-            self.off(in_one_line(error))
-            return None
-        late = time.perf_counter() - began > self.budget_s
-        self.slow += late - self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
-        if self.slow > _SLOW_LIMIT - 0.5:
-            self.off(f"{_SLOW_LIMIT} decisions over {self.budget_s * 1e3:g} ms (TANREN_BUDGET_MS)")
+        hashes = self.hashes
+        table = self.no_table if hashes is None else hashes.table
+        answer = pick(self.state, table, n, self.queue.num_free_blocks, self.extra)
+        if answer == _FAULT and self.ends[_FAULTS] == 1:
+            _LOG.warning("tanren: policy %s gave a key that is not finite; %s", POLICY, _OWN_ORDER)
+        if answer == _OUT_OF_STEP:
+            raise RuntimeError(
+                f"{n} blocks asked for, {self.queue.num_free_blocks} free, {self.ends[2]} in the mirror"
+            )
+        if hashes is not None:
+            hashes.evicted(self.state, self.out, n)
+        victims = None
+        if answer == _PICKED:
+            blocks = self.blocks
+            victims = [blocks[b] for b in self.out[:n].tolist()]
+            for block in victims:
+                if block.next_free_block is None:
+                    raise RuntimeError("the mirror of the free queue is out of step")
+        took_s = time.perf_counter() - began
+        self.spent_s += took_s
+        self.slow -= self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
+        if took_s > self.budget_s:
+            self._was_slow()
         return victims
 
-    def _victims(self, n: int) -> list[Any]:
-        free = self.queue.num_free_blocks
-        if self.ends[2] != free or free < n:
-            raise RuntimeError(f"{n} blocks asked for, {free} free, {self.ends[2]} in the mirror")
-        queue, plain, scored = (self.ring, self.pos, self.ends), self.plain, self.scored
-        plains, rated = ring_consider(*queue, n, self.extra, plain, scored)
-        if plains < n:
-            if "children" in READS:
-                fill_children(self.rows, scored, rated, self.block_hash, self.children)
-            order(self.decision, self.rows, scored, rated, self.keys, self.scratch)
-            self.decisions += 1
-        out = np.empty(n, np.uint32)
-        fault = ring_take(
-            *queue, n, plain, plains, scored, rated, self.keys, self.flat, self.lows, self.scratch, out
-        )
-        if fault and not self.faults:
-            _LOG.warning(
-                "tanren: policy %s gave a key that is not finite; vLLM's own order then holds", POLICY
-            )
-        self.faults += fault
-        victims = [self.blocks[b] for b in out.tolist()]
-        if any(block.ref_cnt != 0 or block.next_free_block is None for block in victims):
-            raise RuntimeError("the mirror of the free queue is out of step")
-        return victims
+    def _was_slow(self) -> None:
+        self.slow += 1
+        if self.slow > _SLOW_LIMIT - 0.5:
+            self.off(f"{_SLOW_LIMIT} decisions over {self.budget_s * 1e3:g} ms (TANREN_BUDGET_MS)")
 
     # -- the guard ---------------------------------------------------------------
 
-    def guarded(self, action: Any, *args: Any) -> None:
-        """Run one of our own steps; a failure switches the policy off and vLLM goes on."""
-        if not self.on:
-            return
-        try:
-            action(*args)
-        except Exception as error:
-            self.off(in_one_line(error))
+    def failed(self, error: Exception) -> None:
+        """One of our own steps failed: the policy is off, and vLLM goes on."""
+        self.errors += 1
+        self.off(in_one_line(error))
 
     def off(self, reason: str) -> None:
         """Give every decision back to vLLM, for good, and say so once."""
@@ -880,98 +1495,48 @@ class Evictor:
         _LOG.error("tanren: policy %s is off, vLLM's own order holds: %s", POLICY, reason)
 
     def counts(self) -> dict[str, Any]:
-        """Decisions scored and decisions that fell back on the engine's order."""
-        return {"decisions": self.decisions, "faults": self.faults}
+        """Decisions scored, those that fell back on the engine's order, and what they cost."""
+        decisions = int(self.ends[_DECISIONS])
+        return {
+            "decisions": decisions,
+            "faults": int(self.ends[_FAULTS]),
+            "errors": self.errors,
+            "us_per_decision": round(1e6 * self.spent_s / max(1, decisions), 1),
+        }
 
     # -- attaching ---------------------------------------------------------------
 
     def _attach(self) -> None:
         """Enter the engine; what may fail comes first, so that a failure leaves nothing behind."""
+        pool = self.pool
         self.wrapped = [
-            self._wrapped(self.manager, "allocate_slots", self._allocate_slots),
-            self._wrapped(self.pool, "touch", self._touch),
-            self._wrapped(self.pool, "cache_full_blocks", self._cache_full_blocks),
-            self._wrapped(self.pool, "_maybe_evict_cached_block", self._maybe_evict_cached_block),
-            self._wrapped(self.pool, "reset_prefix_cache", self._reset_prefix_cache),
+            told_before(self, pool, "touch", self.touched),
+            told_after(self, pool, "evict_blocks", lambda _, block_ids: self.forgotten(block_ids)),
+            told_after(self, pool, "reset_prefix_cache", lambda done, **_: self.reset() if done else None),
         ]
+        if WRITES:
+            self.wrapped.append(told_after(self, pool, "cache_full_blocks", self._cached))
+        if USES_MATTER or "hit_rate" in READS:
+            found = lambda answer, request: self.looked_up(request, answer[0].blocks[0])  # noqa: E731
+            self.wrapped.append(told_after(self, self.manager, "get_computed_blocks", found))
         self.stock_queue = type(self.queue)
         self.queue.tanren = self
         self.queue.__class__ = make_queue_class(self.stock_queue)
         for owner, name, _, ours in self.wrapped:
             setattr(owner, name, ours)
 
-    def _wrapped(self, owner: Any, name: str, around: Any) -> tuple[Any, str, Any, Any]:
-        original = getattr(owner, name)
-        return owner, name, original, lambda *args, **kwargs: around(original, *args, **kwargs)
-
-    def _allocate_slots(self, original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        waits = request.status.name in ("WAITING", "PREEMPTED")
-        self.admits, self.chain = True, float(request.num_prompt_tokens)
-        result = original(request, *args, **kwargs)
-        self.admits = False
-        if waits and result is not None:
-            hit = kwargs.get("new_computed_blocks", args[2] if len(args) > 2 else None)
-            self.guarded(self.admitting, request, hit)
-        return result
-
-    def _touch(self, original: Any, blocks: Any) -> Any:
-        if self.admits:  # else a connector holds blocks while it copies them
-            self.guarded(self.used, blocks)
-        return original(blocks)
-
-    def _cache_full_blocks(self, original: Any, request: Any, blocks: Any, *args: Any, **kwargs: Any) -> Any:
-        first = kwargs.get("num_cached_blocks", args[0] if args else 0)
-        last = kwargs.get("num_full_blocks", args[1] if len(args) > 1 else 0)
-        result = original(request, blocks, *args, **kwargs)
-        self.guarded(self.written, request, blocks, first, last)
-        return result
-
-    def _maybe_evict_cached_block(self, original: Any, block: Any) -> Any:
-        gone = original(block)
-        if gone:
-            self.guarded(self.evicted, block)
-        return gone
-
-    def _reset_prefix_cache(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        done = original(*args, **kwargs)
-        if done:
-            self.guarded(self.reset)
-        return done
+    def _cached(
+        self, _: Any, request: Any, blocks: Any, num_cached_blocks: int, num_full_blocks: int,
+        *_args: Any, block_mask: Any = None, **_more: Any,
+    ) -> None:  # fmt: skip
+        self.written(request, blocks, num_cached_blocks, num_full_blocks, block_mask)
 
     # -- small parts -------------------------------------------------------------
 
-    def _forget(self, b: int) -> None:
-        parent = int(self.block_parent[b])
-        if parent >= 0:
-            self.children[parent] -= 1
-            self.numbers.let_go(parent)
-        self.numbers.let_go(int(self.block_hash[b]))
-        self.block_hash[b] = self.block_parent[b] = -1
-        self.hash_key[b] = None
+    def _waiting(self) -> list[Any]:
+        names = ("waiting", "skipped_waiting", "kv_holding_waiting")
+        queues = [getattr(self.scheduler, name) for name in names if hasattr(self.scheduler, name)]
+        return [getattr(queue, "_heap", queue) for queue in queues]  # iterating a priority queue sorts it
 
-    def _left_unhashed(self, b: int) -> None:
-        last_use = self.rows[b, LAST_USE]
-        row_released(self.rows, b, last_use, 0)
-        if self.unhashed_unscored:
-            self.ring[self.pos[b] & (len(self.ring) - 1)] = b + UNSCORED
-
-    def _warm_up(self) -> None:
-        """Compile everything now; nothing compiles on the request path."""
-        ring, pos, ends = new_ring(4)
-        rows, keys, scratch = new_rows(4), np.zeros((4, KEY_COUNT)), np.zeros(4)
-        lists = [np.zeros(4, np.uint32) for _ in range(4)]
-        ring_push_back(ring, pos, ends, 2, 0)
-        ring_push_front(ring, pos, ends, 1, 0)
-        row_written(rows, 1, 0.0, 0.0, 0.0, 0.0)
-        row_released(rows, 1, 0.0, 1)
-        row_used(rows, 1, 0.0, 0.0, 0.0)
-        moving_mean(self.tally.copy(), 0, 0.0, HIT_RATES)
-        rows_used(rows, lists[3][:0], 0.0, 0.0, self.decision[MEAN_GAP], self.tally)
-        fill_children(rows, lists[1], 2, np.zeros(4, np.int32), np.zeros(4, np.int32))
-        plains, rated = ring_consider(ring, pos, ends, 1, 4, lists[0], lists[1])
-        order(self.decision, rows, lists[1], rated, keys, scratch)
-        flat = keys.reshape(-1)
-        ring_take(
-            ring, pos, ends, 1, lists[0], plains, lists[1], rated, keys, flat, lists[2], scratch, lists[3]
-        )
-        ring_remove(ring, pos, ends, int(pos.argmax()))
+    def _waiting_requests(self) -> list[Any]:
+        return [request for queue in self._waiting() for request in queue]
