@@ -16,6 +16,7 @@ from tanren_dsl.errors import TanrenError
 from tanren_dsl.kernels.block_rows import BLOCK_SIZE, CAPACITY, MAX_RUNNING, TOKEN_BUDGET
 from tanren_dsl.sim.engine_kernel import run
 from tanren_dsl.sim.engine_state import (
+    ABORTED,
     ADMITTED,
     EVENTS,
     EVICTED,
@@ -74,13 +75,30 @@ class EngineResult:
 
 
 class EngineRun:
-    """One run under way."""
+    """One run under way.
+
+    Args:
+        blocks: R requests.
+        arrival_us: [R] ascending.
+        limits: sizes of the engine.
+        victims: how victims are chosen.
+        engine: the profile's name.
+        abort_us: [R] when the client gives up, -1 for never; None: nobody does.
+        must_fit: refuse requests that are larger than the memory. The engine takes them;
+            it and all behind it then wait for ever, or until a client gives up.
+
+    Raises:
+        TanrenError: a size below 1, or a request that the engine refuses or never finishes.
+    """
 
     def __init__(
-        self, blocks: EngineBlocks, arrival_us: Any, limits: EngineLimits, victims: Victims, engine: str
-    ) -> None:
+        self, blocks: EngineBlocks, arrival_us: Any, limits: EngineLimits, victims: Victims, engine: str,
+        abort_us: Any = None, *, must_fit: bool = True,
+    ) -> None:  # fmt: skip
         profile = profile_of(engine)
-        _check(blocks, limits)
+        _check(blocks, limits, must_fit)
+        if abort_us is None:
+            abort_us = np.full(len(blocks), -1)
         self.engine_name, self.victims = engine, victims
         self.limits = Limits(
             block_size=blocks.block_size,
@@ -99,12 +117,15 @@ class EngineRun:
         decision[MAX_RUNNING] = float(limits.max_num_seqs)
         decision[TOKEN_BUDGET] = float(limits.max_num_batched_tokens)
         ids = limits.usable_blocks + 1
-        self.pool = new_pool(ids, blocks.distinct, victims.key_count, decision, with_heap=victims.with_heap)
+        self.pool = new_pool(
+            ids, blocks.distinct, victims.key_count, decision,
+            with_heap=victims.with_heap, with_waiting=victims.rule.keeps_waiting != 0,
+        )  # fmt: skip
         pool_fill(self.pool, 1, ids)
         self.engine = new_engine(
-            as_array(arrival_us), as_array(blocks.prompt_tokens), as_array(blocks.output_tokens),
-            as_array(blocks.offsets), blocks.hash_ids, blocks.parent, self.limits,
-            _EVENT_ROOM + 4 * ids + 8 * limits.max_num_seqs,
+            as_array(arrival_us), as_array(abort_us), as_array(blocks.prompt_tokens),
+            as_array(blocks.output_tokens), as_array(blocks.offsets), blocks.hash_ids, blocks.parent,
+            self.limits, _EVENT_ROOM + 4 * ids + 8 * limits.max_num_seqs,
         )  # fmt: skip
         self.lines: list[dict[str, Any]] = []
 
@@ -144,6 +165,13 @@ class EngineRun:
         assert (np.flatnonzero(pool.hashes[:, WHERE] >= 0) == np.unique(carried)).all(), (
             "the hash map is wrong"
         )
+        if self.victims.rule.keeps_waiting:
+            awaited = np.zeros_like(pool.awaited)
+            for r in np.flatnonzero(engine.counted):
+                start = engine.hash_at[r]
+                full = engine.prompt[r] // self.limits.block_size
+                np.add.at(awaited, engine.hashes[start : start + full], 1)
+            assert (awaited == pool.awaited).all(), "the waiting requests are counted wrong"
 
     def result(self) -> EngineResult:
         """Totals so far."""
@@ -163,13 +191,13 @@ class EngineRun:
         )
 
 
-def _check(blocks: EngineBlocks, limits: EngineLimits) -> None:
+def _check(blocks: EngineBlocks, limits: EngineLimits, must_fit: bool) -> None:
     for name in ("usable_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "step_us"):
         if getattr(limits, name) < 1:
             raise TanrenError(f"expected {name} of at least 1, found {getattr(limits, name)}")
-    total = blocks.prompt_tokens + blocks.output_tokens
-    need = -(-total // blocks.block_size)
-    if len(need) and need.max() > limits.usable_blocks:
+    computed = blocks.prompt_tokens + blocks.output_tokens - 1  # the last token never is
+    need = -(-computed // blocks.block_size)
+    if must_fit and len(need) and need.max() > limits.usable_blocks:
         worst = int(need.argmax())
         raise TanrenError(
             f"a capacity of {limits.usable_blocks} blocks is smaller than request {worst + 1}, "
@@ -204,6 +232,8 @@ def _lines(rows: Any, so_far: list[dict[str, Any]]) -> list[dict[str, Any]]:
             last["admitted"].append([_name(a), b])
         elif kind == PREEMPTED:
             last["preempted"].append(_name(a))
+        elif kind == ABORTED:
+            last.setdefault("aborted", []).append(_name(a))
         else:
             last["finished"].append(_name(a))
     return out

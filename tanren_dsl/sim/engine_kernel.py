@@ -25,7 +25,10 @@ from tanren_dsl.kernels.block_rows import (
 )
 from tanren_dsl.kernels.jit import inlined, jit
 from tanren_dsl.sim.engine_state import (
+    ABORTED,
+    ABORTS,
     ADMITTED,
+    AWAY,
     DONE,
     EVENTS,
     EVICTED,
@@ -34,6 +37,7 @@ from tanren_dsl.sim.engine_state import (
     GOING,
     HEAD,
     HIT_TOKENS,
+    IDLE,
     MARK,
     NEXT,
     OVER,
@@ -41,16 +45,20 @@ from tanren_dsl.sim.engine_state import (
     PREEMPTED,
     PREEMPTIONS,
     RUNS,
+    RUNS_NOW,
     STEP,
     STUCK,
     TIME,
     TOKENS,
     UNFLUSHED,
     WAITS,
+    WAITS_IN_LINE,
+    count_waiting,
     drop_running,
     drop_waiting,
     link_hash,
     note,
+    stir,
     unlink_hash,
 )
 from tanren_dsl.sim.pool import (
@@ -63,6 +71,9 @@ from tanren_dsl.sim.pool import (
     pool_use,
     pool_write,
 )
+
+STUCK_STEPS = 8
+"""So many empty steps in a row, with nothing to come, and the requests that remain wait for ever."""
 
 
 @inlined
@@ -182,6 +193,7 @@ def freeze(engine, pool, limits):
     for i in range(state[WAITS]):
         oldest = min(oldest, engine.arrival[engine.waiting[(state[HEAD] + i) & mask]])
     decision[OLDEST_WAIT] = now - float(oldest)
+    count_waiting(engine, pool, limits)
 
 
 @inlined
@@ -191,7 +203,8 @@ def preempt(engine, pool, rule, limits):
     state[RUNS] -= 1
     victim = engine.running[state[RUNS]]
     release(engine, pool, rule, limits, victim)
-    engine.is_running[victim] = 0
+    engine.phase[victim] = WAITS_IN_LINE
+    stir(engine, rule, victim)
     engine.computed[victim] = 0
     state[HEAD] -= 1
     state[WAITS] += 1
@@ -251,7 +264,8 @@ def schedule(engine, pool, rule, limits, slot):
         state[WAITS] -= 1
         engine.running[state[RUNS]] = r
         state[RUNS] += 1
-        engine.is_running[r] = 1
+        engine.phase[r] = RUNS_NOW
+        stir(engine, rule, r)
         engine.computed[r] = computed
         state[HIT_TOKENS] += computed
         note(engine, ADMITTED, state[STEP], r, computed)
@@ -272,6 +286,29 @@ def schedule(engine, pool, rule, limits, slot):
             engine.placeholders[r] += 1
 
 
+@inlined
+def leave(engine, rule, r):
+    """The request is over; its id is flushed by the next step."""
+    if engine.phase[r] == RUNS_NOW:
+        drop_running(engine, r)
+    else:
+        drop_waiting(engine, r)
+    engine.phase[r] = AWAY
+    stir(engine, rule, r)
+    engine.state[UNFLUSHED] = 1
+
+
+@inlined
+def abort(engine, pool, rule, limits, r):
+    """The client gives up on the request, if it is there."""
+    if engine.phase[r] == AWAY:
+        return
+    pool.decision[NOW] = float(engine.state[TIME])
+    release(engine, pool, rule, limits, r)
+    leave(engine, rule, r)
+    note(engine, ABORTED, engine.state[STEP], r, 0)
+
+
 @jit
 def update(engine, pool, rule, limits, slot):
     """One `update_from_output()`: the tokens of batch `slot` arrive."""
@@ -279,22 +316,17 @@ def update(engine, pool, rule, limits, slot):
     pool.decision[NOW] = float(state[TIME])
     for i in range(engine.batch_size[slot]):
         r = engine.batch_request[slot, i]
-        if engine.batch_sampled[slot, i] == 0:
+        if engine.batch_sampled[slot, i] == 0 or engine.phase[r] == AWAY:
             continue
         engine.known[r] += 1
         if limits.depth > 1:
             engine.placeholders[r] -= 1
-            if engine.is_running[r] != 0:
+            if engine.phase[r] == RUNS_NOW:
                 cache_upto(engine, pool, rule, limits, r, engine.computed[r] - engine.placeholders[r])
         if engine.known[r] == engine.prompt[r] + engine.output[r]:
             release(engine, pool, rule, limits, r)
             note(engine, FINISHED, engine.batch_step[slot], r, 0)
-            state[UNFLUSHED] = 1
-            if engine.is_running[r] != 0:
-                drop_running(engine, r)
-                engine.is_running[r] = 0
-            else:
-                drop_waiting(engine, r)
+            leave(engine, rule, r)
 
 
 @jit
@@ -302,18 +334,27 @@ def run(engine, pool, rule, limits, steps):
     """At most `steps` more calls of `schedule()`; returns early when done, stuck or out of event room."""
     state = engine.state
     requests = engine.arrival.shape[0]
+    aborts = engine.abort_at.shape[0]
     mask = engine.waiting.shape[0] - 1
-    idle = 0
+    room = 2 * limits.usable + 4 * limits.max_seqs + 64
     state[OVER] = GOING
     while True:
         while state[NEXT] < requests and engine.arrival[state[NEXT]] <= state[TIME]:
             engine.waiting[(state[HEAD] + state[WAITS]) & mask] = state[NEXT]
+            engine.phase[state[NEXT]] = WAITS_IN_LINE
+            stir(engine, rule, state[NEXT])
             state[WAITS] += 1
             state[NEXT] += 1
+        while state[ABORTS] < aborts and engine.abort_at[state[ABORTS]] <= state[TIME]:
+            if engine.events.shape[0] - state[EVENTS] < room:
+                state[OVER] = FULL
+                return
+            abort(engine, pool, rule, limits, engine.abort_of[state[ABORTS]])
+            state[ABORTS] += 1
         if state[WAITS] + state[RUNS] + state[UNFLUSHED] > 0:
             if steps == 0:
                 return
-            if engine.events.shape[0] - state[EVENTS] < 2 * limits.usable + 4 * limits.max_seqs + 64:
+            if engine.events.shape[0] - state[EVENTS] < room:
                 state[OVER] = FULL
                 return
             steps -= 1
@@ -322,11 +363,12 @@ def run(engine, pool, rule, limits, steps):
             state[STEP] += 1
             state[PENDING] += 1
             size = engine.batch_size[slot]
-            idle = idle + 1 if size == 0 else 0
-            if idle > 8 and state[NEXT] == requests:
+            waits = state[WAITS] + state[RUNS] > 0
+            to_come = state[NEXT] < requests or state[ABORTS] < aborts
+            state[IDLE] = state[IDLE] + 1 if waits and size == 0 and not to_come else 0
+            if state[IDLE] > STUCK_STEPS:
                 state[OVER] = STUCK
                 return
-            waits = state[WAITS] + state[RUNS] + state[UNFLUSHED] > 0
             if state[PENDING] < limits.depth and (size > 0 or (limits.refill != 0 and waits)):
                 continue
         elif state[PENDING] == 0:

@@ -28,10 +28,15 @@ _Array: TypeAlias = np.ndarray[Any, Any]
     MARK,
     TOKENS,
     OVER,
-) = range(14)
-STATE_WIDTH = 14
+    IDLE,
+    ABORTS,
+    STIRS,
+) = range(17)
+STATE_WIDTH = 17
 # event rows: (kind, step, time, a, b)
-EVICTED, ADMITTED, PREEMPTED, FINISHED = range(4)
+EVICTED, ADMITTED, PREEMPTED, FINISHED, ABORTED = range(5)
+# phase[r]: not there (yet, or any more), in the waiting queue, in the running list
+AWAY, WAITS_IN_LINE, RUNS_NOW = range(3)
 # OVER
 GOING, DONE, FULL, STUCK = range(4)
 
@@ -56,6 +61,8 @@ class Engine(NamedTuple):
     state: _Array
     events: _Array
     arrival: _Array
+    abort_at: _Array
+    abort_of: _Array
     prompt: _Array
     output: _Array
     known: _Array
@@ -63,7 +70,10 @@ class Engine(NamedTuple):
     placeholders: _Array
     cached: _Array
     held: _Array
-    is_running: _Array
+    phase: _Array
+    counted: _Array
+    stirred: _Array
+    stirs: _Array
     block_at: _Array
     blocks: _Array
     hash_at: _Array
@@ -83,18 +93,22 @@ class Engine(NamedTuple):
 
 
 def new_engine(
-    arrival: _Array, prompt: _Array, output: _Array, hash_at: _Array, hashes: _Array, parent: _Array,
-    limits: Limits, event_room: int,
+    arrival: _Array, abort: _Array, prompt: _Array, output: _Array, hash_at: _Array, hashes: _Array,
+    parent: _Array, limits: Limits, event_room: int,
 ) -> Engine:  # fmt: skip
-    """An idle engine that will serve these R requests (H hashes)."""
+    """An idle engine that will serve these R requests (H hashes); `abort` is -1 for never."""
     requests, seqs, ids = len(arrival), limits.max_seqs, limits.usable + 1
     held = -(-(prompt + output) // limits.block_size)
     room = 1 << max(2, (requests + 1).bit_length())
+    by_time = np.argsort(abort, kind="stable")
+    by_time = by_time[abort[by_time] >= 0]
     per_request = [np.zeros(requests, np.int64) for _ in range(4)]
     return Engine(
         state=np.zeros(STATE_WIDTH, np.int64),
         events=np.zeros((event_room, 5), np.int64),
         arrival=arrival,
+        abort_at=abort[by_time],
+        abort_of=by_time,
         prompt=prompt,
         output=output,
         known=prompt.copy(),
@@ -102,7 +116,10 @@ def new_engine(
         placeholders=per_request[1],
         cached=per_request[2],
         held=per_request[3],
-        is_running=np.zeros(requests, np.uint8),
+        phase=np.full(requests, AWAY, np.uint8),
+        counted=np.zeros(requests, np.uint8),
+        stirred=np.zeros(requests, np.uint8),
+        stirs=np.zeros(requests, np.int64),
         block_at=np.concatenate((np.zeros(1, np.int64), np.cumsum(held))),
         blocks=np.zeros(int(held.sum()), np.uint32),
         hash_at=hash_at,
@@ -132,6 +149,30 @@ def note(engine, kind, step, a, b):
     row[3] = a
     row[4] = b
     engine.state[EVENTS] += 1
+
+
+@inlined
+def stir(engine, rule, r):
+    """The request came to wait, or ceased to: the next step counts it anew (`count_waiting`)."""
+    if rule.keeps_waiting != 0 and engine.stirred[r] == 0:
+        engine.stirred[r] = 1
+        engine.stirs[engine.state[STIRS]] = r
+        engine.state[STIRS] += 1
+
+
+@inlined
+def count_waiting(engine, pool, limits):
+    """`pool.awaited` counts the requests that wait now; only those that stirred are looked at."""
+    for k in range(engine.state[STIRS]):
+        r = engine.stirs[k]
+        waits = 1 if engine.phase[r] == WAITS_IN_LINE else 0
+        change = waits - int(engine.counted[r])
+        start = engine.hash_at[r]
+        for i in range(engine.prompt[r] // limits.block_size if change != 0 else 0):
+            pool.awaited[engine.hashes[start + i]] += change
+        engine.counted[r] = waits
+        engine.stirred[r] = 0
+    engine.state[STIRS] = 0
 
 
 @inlined
