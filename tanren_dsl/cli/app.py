@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "headroom": ("tanren_dsl.cli.headroom:headroom", "Bound what any eviction policy can gain on a trace."),
     "compile": ("tanren_dsl.cli.compile:compile_", "Turn policies into one file for an engine."),
     "conform": ("tanren_dsl.cli.conform:conform", "Hold the simulator against a real engine, step by step."),
+    "bench": ("tanren_dsl.cli.bench:bench", "Measure policies against the default on running servers."),
+    "knee": ("tanren_dsl.cli.knee:knee", "Find the cache size at which a server begins to suffer."),
     "evolve": ("tanren_dsl.cli.evolve:evolve", "Search for a better policy on a trace."),
     "trace": ("tanren_dsl.cli.trace:trace", "Look at a trace, or make one."),
     "vllm-env": ("tanren_dsl.cli.vllm_env:vllm_env", "Make an environment with a real vLLM for `conform`."),
