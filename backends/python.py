@@ -133,7 +133,8 @@ class _Emitter:
 
     def _prologue(self) -> None:
         table = signals_of(self.policy.kind)
-        for signal in self.ordering.signals():
+        signals = [name for name in self.ordering.signals() if not self._is_column(name)]
+        for signal in signals:
             if PYTHON not in table[signal].provided_by:
                 unsupported(f"the signal {signal!r}", NAME)
         for node in self.ordering.nodes:
@@ -143,7 +144,7 @@ class _Emitter:
             self._put(f"# key {k + 1}: {describe(self.ordering, index)}")
         self._put("if n == 0:")
         self._put("    return")
-        if any(table[signal].since is not None or signal == "now" for signal in self.ordering.signals()):
+        if any(table[signal].since is not None or signal == "now" for signal in signals):
             self._put(f"now = float(decision[{decision_index('now')}])")
 
     def _fixed(self, indices: Sequence[int]) -> None:
@@ -227,6 +228,9 @@ class _Emitter:
                 raise AssertionError("aggregates are computed by their loops")
 
     def _signal(self, name: str) -> Text:
+        if self._is_column(name):
+            self._put(f"{name} = float(rows[i, {self._column(name)}])")
+            return Text(name)
         row = signals_of(self.policy.kind)[name]
         if name == "now":
             return Text("now")
@@ -237,6 +241,9 @@ class _Emitter:
         else:
             self._put(f"{name} = now - float(rows[i, {self._column(row.since)}])")
         return Text(name)
+
+    def _is_column(self, name: str) -> bool:
+        return self.columns is not None and name in self.columns
 
     def _column(self, name: str) -> int:
         return column_of(self.policy.kind, name) if self.columns is None else self.columns.index(name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+from collections.abc import Mapping
 from types import ModuleType
 
 from tanren_dsl import __version__
@@ -23,6 +24,7 @@ from tanren_dsl.kernels import block_rows, free_ring, static_heap
 from tanren_dsl.kernels.abi import DECISION_WIDTH
 from tanren_dsl.passes.order import FIXED_SIGNALS, analyze
 from tanren_dsl.passes.provides import require_signals
+from tanren_dsl.passes.settle import Split, split
 from tanren_dsl.signals import STORED, USED_AT, VLLM, column_of, columns_for
 from tanren_dsl.units import MICROSECONDS_PER_SECOND, Number
 
@@ -51,15 +53,19 @@ def emit(evict: Policy) -> str:
     if evict.kind != "evict":
         raise UnsupportedError(f"{evict.name}: the vllm target does not take schedule policies yet")
     require_signals(evict, VLLM, "the vllm target")
-    columns = columns_for("evict", evict.signals())
+    halves = split(evict, evict.order)
+    books = tuple(name for name in columns_for("evict", evict.signals()) if name not in halves.filled)
+    places = {name: place for place, name in enumerate(books)}
+    places |= {name: place for place, name in enumerate(halves.filled, len(halves.kept))}
     parts = [
         _header(evict),
         _IMPORTS,
-        _constants(evict, columns),
+        _constants(evict, books, halves),
         _JIT,
-        *(_kernel_source(module, columns) for module in _KERNEL_MODULES),
-        _jitted(helpers_source(evict.order)),
-        "@_jit\n" + emit_function(evict, evict.order, "order", columns),
+        *(_kernel_source(module, places) for module in _KERNEL_MODULES),
+        _jitted(helpers_source(halves.settled, halves.moving)),
+        "@_jit\n" + (emit_function(evict, halves.settled, "settle", books) if halves.kept else _NOTHING),
+        "@_jit\n" + emit_function(evict, halves.moving, "order", (*halves.kept, *halves.filled)),
         *(inspect.getsource(module).split(_MARKER, 1)[1].strip() for module in _RUNTIME_MODULES),
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
@@ -113,7 +119,13 @@ def _typed(signature):
 """
 
 
-def _constants(policy: Policy, columns: tuple[str, ...]) -> str:
+_NOTHING = """\
+def settle(decision, rows, ids, n, keys, scratch):
+    return
+"""
+
+
+def _constants(policy: Policy, columns: tuple[str, ...], halves: Split) -> str:
     reads = frozenset(policy.signals())
     shape = analyze(policy).shape
     numbered = bool(_BY_HASH & reads)
@@ -141,18 +153,20 @@ def _constants(policy: Policy, columns: tuple[str, ...]) -> str:
             f"NUMBERED = {numbered}",
             f"AS_OF_STEP = {changing}",
             f"ROW_WIDTH = {max(1, len(columns))}",
+            f"SETTLED = {len(halves.kept)}",
+            f"SETTLED_WIDTH = {max(1, len(halves.kept) + len(halves.filled))}",
             f"DECISION_WIDTH = {DECISION_WIDTH}",
         )
     )
 
 
-def _kernel_source(module: ModuleType, columns: tuple[str, ...]) -> str:
+def _kernel_source(module: ModuleType, places: Mapping[str, int]) -> str:
     """The module's constants, by value, and its functions, compiled as this file compiles.
 
-    Columns of the object rows become those of this file, or -1 where it keeps none.
+    Columns of the object rows become the places of this file, or -1 where it keeps none.
     """
     source = inspect.getsource(module)
-    kept = {column_of("evict", name): place for place, name in enumerate(columns)}
+    kept = {column_of("evict", name): place for name, place in places.items()}
     parts: list[str] = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef):

@@ -67,8 +67,8 @@ def entry_down(entry_keys, entry_block, entry_stamp, hole, size):
 
 
 @inlined
-def heap_push(entry_keys, entry_block, entry_stamp, size, stamp, keys, block):
-    """Add a block with the keys in row 0 of `keys`; returns the new size. Drops stale entries when full."""
+def heap_push(entry_keys, entry_block, entry_stamp, size, stamp, keys, row, block):
+    """Add a block with the keys in a row of `keys`; returns the new size. Drops stale entries when full."""
     if size == entry_block.shape[0]:
         live = 0
         for i in range(size):
@@ -80,7 +80,7 @@ def heap_push(entry_keys, entry_block, entry_stamp, size, stamp, keys, block):
         for i in range(size // 2 - 1, -1, -1):
             entry_down(entry_keys, entry_block, entry_stamp, i, size)
     for k in range(entry_keys.shape[1]):
-        entry_keys[size, k] = keys[0, k]
+        entry_keys[size, k] = keys[row, k]
     entry_block[size] = block
     entry_stamp[size] = stamp[block]
     entry_up(entry_keys, entry_block, entry_stamp, size)
@@ -101,12 +101,14 @@ def heap_pop(entry_keys, entry_block, entry_stamp, size, stamp):
 
 
 @inlined
-def heap_enter(keys, flat, entry_keys, entry_block, entry_stamp, heap, stamp, bad, block):
-    """A block enters the free queue; row 0 of `keys` (`flat` in one dimension) holds its keys."""
+def heap_enter(keys, row, entry_keys, entry_block, entry_stamp, heap, stamp, bad, block):
+    """A block enters the free queue; a row of `keys` holds its keys."""
     heap[LAST_STAMP] += 1
     stamp[block] = heap[LAST_STAMP]
-    if all_finite(flat, keys.shape[1]):
-        heap[HEAP_SIZE] = heap_push(entry_keys, entry_block, entry_stamp, heap[HEAP_SIZE], stamp, keys, block)
+    if all_finite(keys[row], keys.shape[1]):
+        heap[HEAP_SIZE] = heap_push(
+            entry_keys, entry_block, entry_stamp, heap[HEAP_SIZE], stamp, keys, row, block
+        )
     else:
         bad[block] = 1
         heap[BAD] += 1

@@ -366,7 +366,7 @@ def _enter_heap(pool, rule, block):
     score(pool, rule, pool.scored, 1)
     heap_enter(
         pool.keys,
-        pool.flat,
+        0,
         pool.entry_keys,
         pool.entry_block,
         pool.entry_stamp,

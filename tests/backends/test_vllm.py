@@ -20,7 +20,8 @@ from tanren_dsl.backends.vllm import emit
 from tanren_dsl.check import load, loads
 from tanren_dsl.errors import UnsupportedError
 from tanren_dsl.kernels.free_ring import UNSCORED
-from tanren_dsl.signals import STORED, column_of, columns_for, decision_index
+from tanren_dsl.signals import STORED, column_of, columns_for, decision_index, signals_of
+from tanren_dsl.units import BOOL
 from tests.strategies import policies
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vllm"
@@ -58,10 +59,11 @@ def test_any_docstring_survives_in_the_header(doc: str) -> None:
     assert doc in (ast.get_docstring(ast.parse(text)) or "")
 
 
-def test_a_signal_that_vllm_lacks_is_refused_by_name() -> None:
-    policy = loads("policy p : evict order by waiting_refs / max_running, last_use")
-    with pytest.raises(UnsupportedError, match="`waiting_refs`"):
-        emit(policy)
+def test_every_evict_signal_is_there() -> None:
+    for name in STORED["evict"]:
+        row = signals_of("evict")[name]
+        value = f"1 if {name} else 0" if row.type == BOOL else f"{name}, last_use"
+        assert f"{name!r}" in emit(loads(f"policy p : evict order by {value}"))
 
 
 def test_a_schedule_policy_is_refused() -> None:
@@ -92,7 +94,7 @@ def test_the_file_takes_the_victims_of_the_interpreter(
         queue.sort(key=lambda b: b not in unscored)
         extra = blocks
     state, table = emitted.new_state(blocks), np.zeros((2 * blocks, 5), np.int64)
-    kept = columns_for("evict", emitted.READS)
+    kept = [name for name in columns_for("evict", emitted.READS) if name not in ("children", "waiting_refs")]
     for place, name in enumerate(kept):
         emitted._rows(state)[:, place] = rows[:, column_of("evict", name)]
     for b in range(blocks):
@@ -100,11 +102,12 @@ def test_the_file_takes_the_victims_of_the_interpreter(
         for name, column in (("children", emitted._CHILD_COUNT), ("waiting_refs", emitted._WAITING_COUNT)):
             rows[b, column_of("evict", name)] = table[blocks + b, column] = rng.integers(4)
     emitted._f8(state, emitted._DECISION)[:] = decision
+    emitted.settle_rows(state, np.arange(blocks, dtype=np.uint32))
     ring, pos, ends = emitted._queue(state)
     for b in queue:
         emitted.ring_push_back(ring, pos, ends, b, UNSCORED if b in unscored else 0)
-        if emitted.HEAP and b not in unscored:
-            emitted._enter_heap(state, b)
+    if emitted.HEAP:
+        emitted.enter_heap(state, np.array([b for b in queue if b not in unscored], np.uint32))
     answer = emitted.pick(state, table, n, len(queue), extra)
     out = emitted._u4(state, emitted._OUT)[:n].tolist()
 

@@ -47,6 +47,8 @@ USES_MATTER = True
 NUMBERED = False
 AS_OF_STEP = False
 ROW_WIDTH = 3
+SETTLED = 2
+SETTLED_WIDTH = 2
 DECISION_WIDTH = 12
 
 
@@ -356,8 +358,8 @@ def entry_down(entry_keys, entry_block, entry_stamp, hole, size):
 
 
 @_jit
-def heap_push(entry_keys, entry_block, entry_stamp, size, stamp, keys, block):
-    """Add a block with the keys in row 0 of `keys`; returns the new size. Drops stale entries when full."""
+def heap_push(entry_keys, entry_block, entry_stamp, size, stamp, keys, row, block):
+    """Add a block with the keys in a row of `keys`; returns the new size. Drops stale entries when full."""
     if size == entry_block.shape[0]:
         live = 0
         for i in range(size):
@@ -369,7 +371,7 @@ def heap_push(entry_keys, entry_block, entry_stamp, size, stamp, keys, block):
         for i in range(size // 2 - 1, -1, -1):
             entry_down(entry_keys, entry_block, entry_stamp, i, size)
     for k in range(entry_keys.shape[1]):
-        entry_keys[size, k] = keys[0, k]
+        entry_keys[size, k] = keys[row, k]
     entry_block[size] = block
     entry_stamp[size] = stamp[block]
     entry_up(entry_keys, entry_block, entry_stamp, size)
@@ -390,12 +392,14 @@ def heap_pop(entry_keys, entry_block, entry_stamp, size, stamp):
 
 
 @_jit
-def heap_enter(keys, flat, entry_keys, entry_block, entry_stamp, heap, stamp, bad, block):
-    """A block enters the free queue; row 0 of `keys` (`flat` in one dimension) holds its keys."""
+def heap_enter(keys, row, entry_keys, entry_block, entry_stamp, heap, stamp, bad, block):
+    """A block enters the free queue; a row of `keys` holds its keys."""
     heap[LAST_STAMP] += 1
     stamp[block] = heap[LAST_STAMP]
-    if all_finite(flat, keys.shape[1]):
-        heap[HEAP_SIZE] = heap_push(entry_keys, entry_block, entry_stamp, heap[HEAP_SIZE], stamp, keys, block)
+    if all_finite(keys[row], keys.shape[1]):
+        heap[HEAP_SIZE] = heap_push(
+            entry_keys, entry_block, entry_stamp, heap[HEAP_SIZE], stamp, keys, row, block
+        )
     else:
         bad[block] = 1
         heap[BAD] += 1
@@ -574,9 +578,9 @@ def maximum(x, y):
 
 
 @_jit
-def order(decision, rows, ids, n, keys, scratch):
-    # key 1: 0 if (depth >= max(0, chain - budget)) else 1
-    # key 2: last_use
+def settle(decision, rows, ids, n, keys, scratch):
+    # key 1: last_use
+    # key 2: 0 if (depth >= max(0, chain - budget)) else 1
     if n == 0:
         return
     knob_budget = float(decision[12])
@@ -585,7 +589,21 @@ def order(decision, rows, ids, n, keys, scratch):
         depth = float(rows[i, 1])
         chain = float(rows[i, 2])
         last_use = float(rows[i, 0])
-        keys[j, 0] = 0.0 if (depth >= maximum(0.0, chain - knob_budget)) else 1.0
+        keys[j, 0] = last_use
+        keys[j, 1] = 0.0 if (depth >= maximum(0.0, chain - knob_budget)) else 1.0
+
+
+@_jit
+def order(decision, rows, ids, n, keys, scratch):
+    # key 1: rest1
+    # key 2: last_use
+    if n == 0:
+        return
+    for j in range(n):
+        i = ids[j]
+        rest1 = float(rows[i, 1])
+        last_use = float(rows[i, 0])
+        keys[j, 0] = rest1
         keys[j, 1] = last_use
 
 
@@ -855,9 +873,9 @@ def make_queue_class(base: Any) -> Any:
 
 # Sections of the state: where each begins and ends stands in its first 512 bytes.
 (
-    _POS, _ENDS, _ROWS, _DECISION, _TALLY, _KEYS, _SCRATCH, _PLAIN, _SCORED, _LOWS, _OUT, _RING, _HASHED,
-    _ENTRY_KEYS, _ENTRY_BLOCK, _ENTRY_STAMP, _STAMP, _BAD, _HEAP,
-) = range(19)  # fmt: skip
+    _POS, _ENDS, _ROWS, _SETTLED, _FRESH, _DECISION, _TALLY, _KEYS, _SCRATCH, _PLAIN, _SCORED, _LOWS, _OUT,
+    _RING, _HASHED, _ENTRY_KEYS, _ENTRY_BLOCK, _ENTRY_STAMP, _STAMP, _BAD, _HEAP,
+) = range(21)  # fmt: skip
 _DECISIONS, _FAULTS, _STRAYS = 3, 4, 5  # in _ENDS, behind head, tail and count
 _OUT_OF_STEP, _PICKED, _IN_ORDER, _FAULT = range(4)  # what `pick` answers
 # Columns of the table by hash: first a row for each block id, then one for each hash; see `Hashes`.
@@ -885,7 +903,8 @@ def _sizes(blocks):
     heaped = blocks if HEAP else 0
     ring = 1 << max(4, (2 * blocks + 2).bit_length())
     return (
-        8 * blocks, 8 * 8, 8 * blocks * ROW_WIDTH, 8 * (DECISION_WIDTH + len(KNOBS)), 8 * TALLY_WIDTH,
+        8 * blocks, 8 * 8, 8 * blocks * ROW_WIDTH, 8 * blocks * SETTLED_WIDTH, 8 * blocks * max(1, SETTLED),
+        8 * (DECISION_WIDTH + len(KNOBS)), 8 * TALLY_WIDTH,
         8 * blocks * KEY_COUNT, 8 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * ring, blocks,
         8 * entries * KEY_COUNT, 4 * entries, 8 * entries, 8 * heaped, heaped, 8 * 3,
     )  # fmt: skip
@@ -926,16 +945,33 @@ def _rows(state):
 
 
 @_jit
-def _enter_heap(state, block):
-    scored, flat = _u4(state, _SCORED), _f8(state, _KEYS)
-    scored[0] = block
-    keys = flat.reshape(-1, KEY_COUNT)
-    order(_f8(state, _DECISION), _rows(state), scored, 1, keys, _f8(state, _SCRATCH))
-    entry_keys = _f8(state, _ENTRY_KEYS).reshape(-1, KEY_COUNT)
-    heap_enter(
-        keys, flat, entry_keys, _u4(state, _ENTRY_BLOCK), _i8(state, _ENTRY_STAMP), _i8(state, _HEAP),
-        _i8(state, _STAMP), _u1(state, _BAD), block,
-    )  # fmt: skip
+def _settled(state):
+    return _f8(state, _SETTLED).reshape(-1, SETTLED_WIDTH)
+
+
+@_jit
+def settle_rows(state, ids):
+    """These blocks begin to rest: keep what of their keys is known."""
+    if SETTLED > 0:
+        fresh, settled = _f8(state, _FRESH).reshape(-1, SETTLED), _settled(state)
+        n = ids.shape[0]
+        settle(_f8(state, _DECISION), _rows(state), ids, n, fresh, _f8(state, _SCRATCH))
+        for j in range(n):
+            for c in range(SETTLED):
+                settled[ids[j], c] = fresh[j, c]
+
+
+@_jit
+def enter_heap(state, ids):
+    """These blocks are queued; the heap learns their keys, which will not change."""
+    n = ids.shape[0]
+    keys = _f8(state, _KEYS).reshape(-1, KEY_COUNT)
+    order(_f8(state, _DECISION), _settled(state), ids, n, keys, _f8(state, _SCRATCH))
+    entry_keys, entry_block = _f8(state, _ENTRY_KEYS).reshape(-1, KEY_COUNT), _u4(state, _ENTRY_BLOCK)
+    entry_stamp, stamp = _i8(state, _ENTRY_STAMP), _i8(state, _STAMP)
+    heap, bad = _i8(state, _HEAP), _u1(state, _BAD)
+    for j in range(n):
+        heap_enter(keys, j, entry_keys, entry_block, entry_stamp, heap, stamp, bad, ids[j])
 
 
 @_jit
@@ -949,16 +985,16 @@ def released(state, ids, now, unscored):
     ring, pos, ends = _queue(state)
     rows, hashed = _rows(state), _u1(state, _HASHED)
     n = ids.shape[0]
+    if unscored:
+        for i in range(n - 1, -1, -1):
+            ring_push_front(ring, pos, ends, ids[i], UNSCORED)
+        return
     for i in range(n):
-        if unscored:
-            block = ids[n - 1 - i]
-            ring_push_front(ring, pos, ends, block, UNSCORED)
-        else:
-            block = ids[i]
-            row_released(rows, block, now, hashed[block])
-            ring_push_back(ring, pos, ends, block, 0)
-            if HEAP:
-                _enter_heap(state, block)
+        row_released(rows, ids[i], now, hashed[ids[i]])
+        ring_push_back(ring, pos, ends, ids[i], 0)
+    settle_rows(state, ids)
+    if HEAP:
+        enter_heap(state, ids)
 
 
 @_jit
@@ -1005,11 +1041,14 @@ def unhashed(state, block, unscored):
         return
     rows = _rows(state)
     row_released(rows, block, rows[block, LAST_USE] if LAST_USE >= 0 else 0.0, 0)
+    lone = _u4(state, _LOWS)[:1]
+    lone[0] = block
+    settle_rows(state, lone)
     at = pos[block] & (ring.shape[0] - 1)
     if HEAP and ring[at] < UNSCORED:
         _leave_heap(state, block)
         if not unscored:
-            _enter_heap(state, block)
+            enter_heap(state, lone)
     if unscored and ring[at] < UNSCORED:
         ring[at] = block + UNSCORED
         ends[_STRAYS] += 1
@@ -1044,14 +1083,14 @@ def pick(state, table, n, free, extra):
 
 
 @_jit
-def fill_counts(rows, table, ids, n):
-    """Write what is counted by hash into the rows of n blocks; see `Hashes`."""
+def fill_counts(settled, table, ids, n):
+    """Write what is counted by hash into the settled rows of n blocks; see `Hashes`."""
     for j in range(n):
         own = table[ids[j], _OWN]
         if CHILDREN >= 0:
-            rows[ids[j], CHILDREN] = float(table[own, _CHILD_COUNT]) if own >= 0 else 0.0
+            settled[ids[j], CHILDREN] = float(table[own, _CHILD_COUNT]) if own >= 0 else 0.0
         if WAITING_REFS >= 0:
-            rows[ids[j], WAITING_REFS] = float(table[own, _WAITING_COUNT]) if own >= 0 else 0.0
+            settled[ids[j], WAITING_REFS] = float(table[own, _WAITING_COUNT]) if own >= 0 else 0.0
 
 
 @_jit
@@ -1059,14 +1098,14 @@ def _scan(state, table, n, extra):
     ring, pos, ends = _queue(state)
     plain, scored, out = _u4(state, _PLAIN), _u4(state, _SCORED), _u4(state, _OUT)
     flat, scratch = _f8(state, _KEYS), _f8(state, _SCRATCH)
-    keys, rows = flat.reshape(-1, KEY_COUNT), _rows(state)
+    keys, settled = flat.reshape(-1, KEY_COUNT), _settled(state)
     plains, rated = ring_consider(ring, pos, ends, n, extra, plain, scored)
     decided = 0
     if plains < n:
         decided = 1
         if CHILDREN >= 0 or WAITING_REFS >= 0:
-            fill_counts(rows, table, scored, rated)
-        order(_f8(state, _DECISION), rows, scored, rated, keys, scratch)
+            fill_counts(settled, table, scored, rated)
+        order(_f8(state, _DECISION), settled, scored, rated, keys, scratch)
     fault = ring_take(
         ring, pos, ends, n, plain, plains, scored, rated, keys, flat, _u4(state, _LOWS), scratch, out
     )
