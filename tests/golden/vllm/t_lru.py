@@ -1364,7 +1364,7 @@ class Evictor:
         self.decision[TOKEN_BUDGET] = float(scheduler.max_num_scheduled_tokens)
         self.decision[DECISION_WIDTH:] = knob_values()
         self.hashes = Hashes(count, self.usable) if NUMBERED else None
-        self.no_table = np.zeros((1, 1), np.int64)
+        self.no_table, self.one = np.zeros((1, 1), np.int64), np.zeros(1, np.uint32)
 
         ring, pos, ends = _queue(self.state)
         for block in self.queue.get_all_free_blocks():
@@ -1446,18 +1446,28 @@ class Evictor:
         else:
             taken_back(self.state, ids)
 
-    def written(self, request: Any, blocks: Any, first: int, last: int, mask: Any = None) -> None:
-        """Blocks first to last - 1 of the request's chain got their hash, where the mask allows."""
-        if mask is not None and not all(mask):
-            for i in range(first, min(last, len(blocks))):
-                if mask[i - first]:
-                    self.written(request, blocks, i, i + 1)
-            return
-        if first < last:
-            ids = ids_of(blocks[first:last])
-            written(self.state, ids, self.now, first, self.block_size, request.num_prompt_tokens)
-            if self.hashes is not None:
-                self.hashes.written(self.state, ids, request, first)
+    def written(
+        self, _: Any, request: Any, blocks: Any, num_cached_blocks: int, num_full_blocks: int,
+        *_args: Any, block_mask: Any = None, **_more: Any,
+    ) -> None:  # fmt: skip
+        """Blocks of the request's chain, from the first not yet cached on, got their hash."""
+        first = num_cached_blocks
+        if block_mask is not None and not all(block_mask):
+            for place, chosen in enumerate(block_mask, first):
+                if chosen:
+                    self.written(_, request, blocks, place, place + 1)
+        else:
+            fresh = blocks[first:num_full_blocks]  # may be fewer than named
+            if len(fresh) == 1:
+                self.one[0] = fresh[0].block_id
+                self._write(request, self.one, first)
+            elif fresh:
+                self._write(request, ids_of(fresh), first)
+
+    def _write(self, request: Any, ids: Any, first: int) -> None:
+        written(self.state, ids, self.now, first, self.block_size, request.num_prompt_tokens)
+        if self.hashes is not None:
+            self.hashes.written(self.state, ids, request, first)
 
     def forgotten(self, block_ids: Any) -> None:
         """These blocks may have lost their hash otherwise than as victims."""
@@ -1554,7 +1564,7 @@ class Evictor:
             told_after(self, pool, "reset_prefix_cache", lambda done, **_: self.reset() if done else None),
         ]
         if WRITES:
-            self.wrapped.append(told_after(self, pool, "cache_full_blocks", self._cached))
+            self.wrapped.append(told_after(self, pool, "cache_full_blocks", self.written))
         if USES_MATTER or "hit_rate" in READS:
             found = lambda answer, request: self.looked_up(request, answer[0].blocks[0])  # noqa: E731
             self.wrapped.append(told_after(self, self.manager, "get_computed_blocks", found))
@@ -1563,12 +1573,6 @@ class Evictor:
         self.queue.__class__ = make_queue_class(self.stock_queue)
         for owner, name, _, ours in self.wrapped:
             setattr(owner, name, ours)
-
-    def _cached(
-        self, _: Any, request: Any, blocks: Any, num_cached_blocks: int, num_full_blocks: int,
-        *_args: Any, block_mask: Any = None, **_more: Any,
-    ) -> None:  # fmt: skip
-        self.written(request, blocks, num_cached_blocks, num_full_blocks, block_mask)
 
     # -- small parts -------------------------------------------------------------
 
