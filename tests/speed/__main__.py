@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.speed import lru, search
+from tests.speed import dropin, lru, search
 from tests.speed.data import the_trace
 
 
@@ -11,6 +11,7 @@ def main() -> None:
     trace = the_trace()
     lru.measure(trace)
     search.measure(trace)
+    dropin.measure()
 
 
 main()

@@ -1,0 +1,114 @@
+"""What the emitted file adds to vLLM's own scheduler, without a model: ratios from one process.
+
+Stock, stock again (the noise), LRU with the pass-through switched off, and a policy of more than
+20 nodes serve the same chat requests in turns, at three sizes of memory. Only steps after the
+whole memory was used once count, so blocks are evicted all the time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tanren_dsl.backends.vllm import emit
+from tanren_dsl.check import loads
+from tanren_dsl.conform.conform import Setting, prepared, tokens_of
+from tanren_dsl.conform.harness import DRIVER
+from tanren_dsl.trace.read import read_trace
+from tests.conform.test_engine_oracle import engine_python
+from tests.speed.data import verdict
+
+VERSIONS = ("0.19.1", "0.32.0")
+REQUESTS = {1_000: 500, 10_000: 1_200, 100_000: 2_600}
+"""Requests by usable blocks of 16 tokens: enough to use the whole memory and go on."""
+RATE = 10.0
+MIXED = """
+let safe = depth >= 0.5 * chain
+let warm = 0.4 * log1p(uses) + 0.7 * (1 - depth / capacity)
+order by 0 if safe else 1, warm - age / mean(age) + min(1, gap / mean_gap)
+"""
+POLICIES = {
+    "lru": "order by last_use",
+    "mixed 1%": f"{MIXED} candidates 1%",
+    "mixed 10%": f"{MIXED} candidates 10%",
+}
+TOTAL, ALLOCATING, MANY_MS = 1.05, 1.3, 5.0
+
+
+def measure() -> None:
+    """Print, per version and size, what each arm took over stock."""
+    for version in VERSIONS:
+        for blocks in REQUESTS:
+            _report(version, blocks, _run(engine_python(version), blocks))
+
+
+def _run(python: Path, blocks: int) -> dict[str, Any]:
+    setting = Setting("vllm-0.32", rate=RATE, outputs=150)
+    trace = prepared(read_trace(f"chat:5:{REQUESTS[blocks]}"), setting)
+    longest = int((trace.prompt_tokens + trace.output_tokens).max())
+    with tempfile.TemporaryDirectory(prefix="tanren-dropin-") as name:
+        folder = Path(name)
+        tokens_of(trace).save(folder / "tokens.npz")
+        arms: dict[str, str | None] = {"stock": None, "again": None}
+        for place, (policy, text) in enumerate(POLICIES.items()):
+            file = folder / f"policy_{place}.py"
+            file.write_text(emit(loads(f"policy p : evict {text}")))
+            arms[policy] = str(file)
+        spec = {
+            "tokens": str(folder / "tokens.npz"), "arms": arms, "block_size": 16, "async": False,
+            "usable_blocks": max(blocks, longest // 16 + 2), "max_num_seqs": 128, "step_us": 20_000,
+            "max_num_batched_tokens": 2048, "max_model_len": longest + 1,
+        }  # fmt: skip
+        (folder / "spec.json").write_text(json.dumps(spec))
+        script = Path(__file__).with_name("lockstep.py")
+        command = [python, script, DRIVER.parent, folder / "spec.json", folder / "out.json"]
+        variables = {"TANREN_NO_IDENTITY": "1", "TANREN_BUDGET_MS": "1000", "PYTHONHASHSEED": "0"}
+        variables["VLLM_CACHE_ROOT"] = str(python.parent.parent / ".vllm-cache")
+        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(done.stderr.decode()[-2000:])
+        out: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    return out
+
+
+def _report(version: str, blocks: int, out: dict[str, Any]) -> None:
+    stock, *others = ({"name": name, **_figures(arm)} for name, arm in out.items())
+    print(
+        f"drop-in, vLLM {version}, {blocks:,} blocks, {stock['share']:.0%} of steps allocate; stock takes "
+        f"{stock['schedule'] * 1e6:.0f} us in schedule() and {stock['update'] * 1e6:.0f} in update_from_output()"
+    )
+    for arm in others:
+        total, allocating = (arm[part] / stock[part] for part in ("schedule", "allocating"))
+        both = (arm["schedule"] + arm["update"]) / (stock["schedule"] + stock["update"])
+        says = ["", "", ""]
+        if arm["name"] != "again":
+            if not (arm["policy"] or {}).get("mode") == "active":
+                raise SystemExit(f"the policy was not at work: {arm['policy']}")
+            says = [
+                f" ({verdict(value, limit, at_least=False)})"
+                for value, limit in ((total, TOTAL), (allocating, ALLOCATING), (arm["many_ms"], MANY_MS))
+            ]
+        print(
+            f"  {arm['name']:<10} schedule() {total:.3f}{says[0]}; steps that allocate {allocating:.3f}"
+            f"{says[1]}; both calls {both:.3f}; 1,000 blocks at once {arm['many_ms']:.2f} ms{says[2]}"
+        )
+
+
+def _figures(arm: dict[str, Any]) -> dict[str, Any]:
+    steps = np.array(arm["steps"], float)
+    steps = steps[steps[:, 3] > 0]
+    allocating = steps[:, 2] > 0
+    return {
+        "schedule": steps[:, 0].mean(),
+        "update": steps[:, 1].mean(),
+        "allocating": steps[allocating, 0].mean(),
+        "share": allocating.mean(),
+        "many_ms": arm["many_s"] * 1e3,
+        "policy": arm["policy"],
+    }
