@@ -17,6 +17,7 @@ import numpy as np
 
 from tanren_dsl.conform.harness import EngineSpec, TokenTable, compare, run_engine
 from tanren_dsl.conform.vllm_env import check_env
+from tanren_dsl.conform.worker import Worker
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.ir import Policy
 from tanren_dsl.kernels.abi import CompileOrdering
@@ -24,7 +25,10 @@ from tanren_dsl.sim.engine import MODE, EngineLimits, EngineRun
 from tanren_dsl.sim.profiles import profile_of
 from tanren_dsl.sim.rule import stock, victims_of
 from tanren_dsl.trace.blocks import engine_blocks, output_token_ids, prompt_token_ids
-from tanren_dsl.trace.table import RequestTable
+from tanren_dsl.trace.table import Ints, RequestTable
+
+_PATIENCE_S = 2.0
+"""Mean time after which an aborted request's client gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,8 @@ class Setting:
     """Everything that decides a conformance run. Sizes in blocks, sequences, tokens; step in milliseconds.
 
     `capacity` None means the least number of blocks in which the longest request fits, plus
-    a fifth: so short that blocks are evicted all the time.
+    a fifth: so short that blocks are evicted all the time. `aborts` is the share of requests
+    whose client gives up, at a random (seeded) time within some seconds of its arrival.
     """
 
     engine: str
@@ -46,6 +51,7 @@ class Setting:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     identity: bool = True
+    aborts: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ class Conformance:
     steps: int
     evictions: int
     preemptions: int
+    aborts: int
     hit_tokens: int
     decisions: int
     faults: int
@@ -74,7 +81,7 @@ class Conformance:
 
 
 def conform(
-    policy: Policy | None, trace: RequestTable, setting: Setting, python: Path, *,
+    policy: Policy | None, trace: RequestTable, setting: Setting, engine: Path | Worker, *,
     emit: Any, compile_ordering: CompileOrdering, environment: Mapping[str, str] | None = None,
     limit_s: float = 3600.0,
 ) -> Conformance:  # fmt: skip
@@ -84,7 +91,7 @@ def conform(
         policy: an evict policy; None is the engine's own order, without any file.
         trace: the requests.
         setting: the engine's sizes, and how the trace is cut down.
-        python: interpreter of the engine's environment.
+        engine: interpreter of the engine's environment, or a worker that runs there and stays.
         emit: makes the engine's file from the policy.
         compile_ordering: makes the simulator's machine code.
         environment: extra variables for the engine process.
@@ -94,7 +101,8 @@ def conform(
         TanrenError: no such environment, another version than the profile's, or a run that failed.
     """
     profile = profile_of(setting.engine)
-    check_env(python, profile.version)
+    if isinstance(engine, Path):
+        check_env(engine, profile.version)
     trace = prepared(trace, setting)
     setting = replace(setting, capacity=_capacity(trace, setting), requests=len(trace))
     blocks = engine_blocks(trace, setting.block_size)
@@ -113,7 +121,8 @@ def conform(
         victims = victims_of(
             policy, compile_ordering, limits.usable_blocks, MODE, use_shortcuts=setting.identity
         )
-    simulated = EngineRun(blocks, trace.arrival_us, limits, victims, setting.engine)
+    tokens = replace(tokens_of(trace), abort_us=abort_times(trace, setting.aborts))
+    simulated = EngineRun(blocks, trace.arrival_us, limits, victims, setting.engine, tokens.aborts)
     simulated.run()
     variables = dict(environment or {})
     if not setting.identity:
@@ -133,11 +142,14 @@ def conform(
             asynchronous=limits.asynchronous,
             policy_file=file,
         )
-        real = run_engine(python, spec, tokens_of(trace), limit_s, variables)
+        if isinstance(engine, Worker):
+            real = engine.run(spec, tokens, limit_s, variables)
+        else:
+            real = run_engine(engine, spec, tokens, limit_s, variables)
     ours = simulated.result()
     comparison = compare(real.events, ours.events)
-    status = real.summary.get("policy") or {}
-    _check_policy_ran(policy, status)
+    status = real.summary["policy"] or {}
+    check_policy_ran(policy, status)
     return Conformance(
         policy="stock" if policy is None else policy.name,
         setting=setting,
@@ -146,6 +158,7 @@ def conform(
         steps=int(real.summary["steps"]),
         evictions=int(real.summary["evictions"]),
         preemptions=int(real.summary["preemptions"]),
+        aborts=int(real.summary["aborts"]),
         hit_tokens=int(real.summary["hit_tokens"]),
         decisions=int(status.get("decisions", 0)),
         faults=int(status.get("faults", 0)),
@@ -181,6 +194,14 @@ def tokens_of(trace: RequestTable) -> TokenTable:
     )
 
 
+def abort_times(trace: RequestTable, share: float) -> Ints:
+    """[R] when each request's client gives up, in microseconds; -1 for never, which is all but `share`."""
+    rng = np.random.default_rng(0)
+    chosen = rng.random(len(trace)) < share
+    delay_us = rng.exponential(_PATIENCE_S * 1e6, len(trace)).astype(np.int64)
+    return np.where(chosen, trace.arrival_us + delay_us, -1)
+
+
 def log_text(events: Sequence[Mapping[str, Any]]) -> str:
     """The engine's events as JSON lines."""
     return "".join(json.dumps(event) + "\n" for event in events)
@@ -189,7 +210,8 @@ def log_text(events: Sequence[Mapping[str, Any]]) -> str:
 def _capacity(trace: RequestTable, setting: Setting) -> int:
     if setting.capacity is not None:
         return setting.capacity
-    longest = int((-(-(trace.prompt_tokens + trace.output_tokens) // setting.block_size)).max())
+    computed = trace.prompt_tokens + trace.output_tokens - 1
+    longest = int((-(-computed // setting.block_size)).max())
     return longest + longest // 5
 
 
@@ -197,7 +219,8 @@ def _offsets(parts: Sequence[np.ndarray[Any, Any]]) -> Any:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum([len(part) for part in parts])))
 
 
-def _check_policy_ran(policy: Policy | None, status: Mapping[str, Any]) -> None:
-    mode = str(status.get("mode", ""))
+def check_policy_ran(policy: Policy | None, status: Mapping[str, Any] | None) -> None:
+    """Raise TanrenError unless the emitted file decided, or its order is the engine's own."""
+    mode = str((status or {}).get("mode", ""))
     if policy is not None and mode != "active" and not mode.startswith("pass-through"):
         raise TanrenError(f"the engine did not run the policy: {mode or 'no status'}")

@@ -1,9 +1,11 @@
 """Drive the real vLLM scheduler without a model, in virtual time.
 
-A script on its own (standard library, NumPy and the vLLM beside it; nothing of
-this package), run inside a vLLM environment as `PYTHON engine_driver.py SPEC.json
-OUT.jsonl`. The scheduler, the KV cache manager and the block pool are the
-engine's; the model runner is replaced by a table of the tokens it would sample.
+A script on its own (standard library, NumPy, the vLLM beside it and the sibling
+`engine_setup.py`; nothing of this package), run inside a vLLM environment as
+`PYTHON engine_driver.py SPEC.json OUT.jsonl`, or as `PYTHON engine_driver.py --serve`
+for many runs: a line `["SPEC.json", "OUT.jsonl"]` on standard input is a run, and its
+exit status is a line on standard output. The scheduler, the KV cache manager and the
+block pool are the engine's; the model runner is a table of the tokens it would sample.
 
 The loop is `EngineCore.step` (depth 1, synchronous) and
 `EngineCore.step_with_batch_queue` (depth 2, asynchronous) with a virtual clock:
@@ -11,6 +13,7 @@ The loop is `EngineCore.step` (depth 1, synchronous) and
     t = 0; next = 0; step = 0; pending = deque()      # depth = 2 if async else 1
     loop:
         add every request with arrival_us <= t, in file order
+        abort every request with abort_us <= t, by (abort_us, file order), one call each
         if has_requests():                # waiting, running, or finished ids to flush
             batch = schedule() at t; step += 1; pending.appendleft(batch)
             if len(pending) < depth and (batch has tokens or (refill and has_requests())):
@@ -23,7 +26,9 @@ The loop is `EngineCore.step` (depth 1, synchronous) and
 Subtle cases, all kept as the engine has them:
 
 - The step that finishes the last request leaves finished ids behind, so one more
-  (empty) `schedule()` follows before the engine goes idle; it counts as a step.
+  (empty) `schedule()` follows before the engine goes idle; it counts as a step. An
+  abort leaves such an id as well. One of a request that is finished is ignored.
+- An aborted request may be in a pending batch: its token is thrown away.
 - Every batch, an empty one too, takes `step_us` when it is popped.
 - Asynchronous: a request whose last token is in flight is skipped, so a batch may
   be empty while another is pending; it is queued like any other and popped later.
@@ -35,50 +40,41 @@ Subtle cases, all kept as the engine has them:
   arrives with the update, also when the request was preempted meanwhile.
 
 Output: one JSON object a line. `{"step", "phase": "schedule", "t_us", "evicted",
-"admitted", "preempted"}` for a step in which any of the three happened, and
-`{"step", "phase": "update", "t_us", "finished"}` for a batch whose output finished
-requests. Last a summary `{"end": true, ...}`, or `{"error": ...}` and a nonzero exit: 2
-for a wrong specification or an exception, 3 when requests remain that are never
-scheduled. With `"profile"` the summary has the seconds inside `schedule()` and
-`update_from_output()`; without `"log"` besides, nothing in the engine is watched.
+"admitted", "preempted"}` for a step in which any of the three happened or before which
+a request was aborted (then `"aborted"` too), and `{"step", "phase": "update", "t_us",
+"finished"}` for a batch whose output finished requests. Last a summary `{"end": true,
+...}`, or `{"error": ...}` and a nonzero exit: 2 for a wrong specification or an
+exception, 3 when requests remain that are never scheduled: nothing is to come, and
+several steps in a row were empty. With `"profile"` the summary has the seconds inside
+`schedule()` and `update_from_output()`; without `"log"` besides, nothing in the engine
+is watched.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import inspect
 import json
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 import numpy.typing as npt
 
-Hasher = Callable[[Any], Any]
+if TYPE_CHECKING:
+    from tanren_dsl.conform.engine_setup import DriverError, load_policy, make_scheduler, refills_after_empty
+else:  # a script beside its sibling
+    from engine_setup import DriverError, load_policy, make_scheduler, refills_after_empty
+
 Table = Mapping[str, npt.NDArray[Any]]
 
-_MODEL = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
-"intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1,
-"vocab_size": 1048576, "max_position_embeddings": %d, "torch_dtype": "float32"}"""
-_STUCK_STEPS = 8  # empty steps in a row, with no arrival to wait for, before giving up
-
-
-class DriverError(Exception):
-    """Something that ends the run; `code` is the exit status."""
-
-    def __init__(self, message: str, code: int = 2) -> None:
-        self.code = code
-        super().__init__(message)
+_STUCK_STEPS = 8  # empty steps in a row, with nothing to come, before giving up
 
 
 @dataclass(slots=True)
@@ -87,6 +83,7 @@ class Counts:
 
     evicted: list[int] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
     steps: int = 0
     evictions: int = 0
     hit_tokens: int = 0
@@ -94,6 +91,7 @@ class Counts:
     allocated: int = 0
     preemptions: int = 0
     requests: int = 0  # finished
+    aborts: int = 0
     schedule_s: float = 0.0
     update_s: float = 0.0
 
@@ -108,7 +106,7 @@ class Run:
         self.now_us = 0
         self.counts = Counts()
         self.outputs: dict[str, list[int]] = {}
-        self.module = _load_policy(spec.get("policy_file"))
+        self.module = load_policy(spec.get("policy_file"))
         if self.module is not None and hasattr(self.module, "CLOCK"):
             setattr(self.module, "CLOCK", lambda: self.now_us)  # noqa: B010
         self.scheduler, self.hasher = make_scheduler(spec, self.module)
@@ -120,24 +118,26 @@ class Run:
         """Serve every request; the loop of the module's docstring."""
         scheduler, depth = self.scheduler, 2 if self.spec["async"] else 1
         step_us, refill = int(self.spec["step_us"]), refills_after_empty()
-        arrivals = self.table["arrival_us"].tolist()
+        arrivals, aborts = self.table["arrival_us"].tolist(), self._aborts()
         total, upcoming, stuck = len(arrivals), 0, 0
         pending: deque[tuple[int, Any, set[str]]] = deque()
         while True:
             while upcoming < total and arrivals[upcoming] <= self.now_us:
                 self._add(upcoming)
                 upcoming += 1
+            while aborts and aborts[0][0] <= self.now_us:
+                self._abort(aborts.popleft()[1])
             if scheduler.has_requests():
                 batch = self._schedule()
                 pending.appendleft(batch)
                 tokens = batch[1].total_num_scheduled_tokens
-                idle = not tokens and len(pending) == 1 and upcoming == total
-                stuck = stuck + 1 if idle and scheduler.has_requests() else 0
+                waits = scheduler.has_requests()
+                stuck = stuck + 1 if waits and not tokens and upcoming == total and not aborts else 0
                 if stuck > _STUCK_STEPS:
                     first = next(iter(self.outputs), "none")
-                    left = f"{total - self.counts.requests} requests left, the first is {first}"
+                    left = f"{len(self.outputs)} requests left, the first is {first}"
                     raise DriverError(f"no progress after step {self.counts.steps}: {left}", code=3)
-                if len(pending) < depth and (tokens or (refill and scheduler.has_requests())):
+                if len(pending) < depth and (tokens or (refill and waits)):
                     continue
             elif not pending:
                 if upcoming == total:
@@ -185,6 +185,20 @@ class Run:
             )
         )
 
+    def _aborts(self) -> deque[tuple[int, int]]:
+        """When which request is aborted, in order."""
+        times = self.table["abort_us"].tolist()
+        return deque(sorted((time_us, index) for index, time_us in enumerate(times) if time_us >= 0))
+
+    def _abort(self, index: int) -> None:
+        from vllm.v1.request import RequestStatus
+
+        request_id = f"r{index:06d}"
+        if self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED):
+            self.counts.aborts += 1
+            self.counts.aborted.append(request_id)
+            del self.outputs[request_id]
+
     def _schedule(self) -> tuple[int, Any, set[str]]:
         """One `schedule()`: its number, its batch and the requests it samples a token for."""
         scheduler, counts = self.scheduler, self.counts
@@ -205,9 +219,13 @@ class Run:
         counts.preemptions += len(counts.preempted)
         counts.hit_tokens += sum(hit for _, hit in admitted)
         counts.scheduled_tokens += batch.total_num_scheduled_tokens
-        if counts.evicted or admitted or counts.preempted:
-            evicted, preempted = counts.evicted, counts.preempted
-            self._write(step, "schedule", evicted=evicted, admitted=admitted, preempted=preempted)
+        aborted, counts.aborted = counts.aborted, []
+        if counts.evicted or admitted or counts.preempted or aborted:
+            happened: dict[str, list[Any]] = {"evicted": counts.evicted, "admitted": admitted}
+            happened["preempted"] = counts.preempted
+            if aborted:
+                happened["aborted"] = aborted
+            self._write(step, "schedule", **happened)
         return step, batch, sampled
 
     def _update(self, step: int, batch: Any, sampled: set[str]) -> None:
@@ -244,77 +262,34 @@ class Run:
             self.log.write(json.dumps(line) + "\n")
 
 
-def make_scheduler(spec: dict[str, Any], module: ModuleType | None) -> tuple[Any, Hasher | None]:
-    """The engine's scheduler, made as `EngineCore` makes it, and its request block hasher."""
-    from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig, set_current_vllm_config
-    from vllm.utils.hashing import get_hash_fn_by_name
-    from vllm.v1.core import single_type_kv_cache_manager as managers
-    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-    from vllm.v1.structured_output import StructuredOutputManager
-
-    block_size = int(spec["block_size"])
-    caching = bool(spec.get("enable_prefix_caching", True))
-    longest = int(spec["max_model_len"])
-    with _model_folder(longest) as folder:
-        model = ModelConfig(folder, skip_tokenizer_init=True, dtype="float32", max_model_len=longest)
-        config = VllmConfig(
-            model_config=model,
-            cache_config=CacheConfig(enable_prefix_caching=caching),
-            scheduler_config=SchedulerConfig(
-                max_num_seqs=int(spec["max_num_seqs"]),
-                max_num_batched_tokens=int(spec["max_num_batched_tokens"]),
-                max_model_len=longest,
-                enable_chunked_prefill=True,
-                is_encoder_decoder=False,
-            ),
-        )
-    # The CPU platform rewrites these three; the scheduler is to see the engine's own.
-    config.cache_config.block_size = block_size
-    config.cache_config.num_gpu_blocks = int(spec["usable_blocks"]) + 1
-    config.scheduler_config.async_scheduling = bool(spec["async"])
-    if module is not None:
-        config.scheduler_config.scheduler_cls = module.Scheduler
-    hash_fn = get_hash_fn_by_name("sha256")
-    init_none_hash(hash_fn)
-    with set_current_vllm_config(config):
-        if hasattr(managers, "register_all_kvcache_specs"):
-            managers.register_all_kvcache_specs(config)
-        scheduler = config.scheduler_config.get_scheduler_cls()(
-            vllm_config=config,
-            kv_cache_config=_kv_cache_config(config.cache_config.num_gpu_blocks, block_size),
-            structured_output_manager=StructuredOutputManager(config),
-            include_finished_set=False,
-            log_stats=False,
-            **_block_sizes(block_size),
-        )
-    return scheduler, get_request_block_hasher(block_size, hash_fn) if caching else None
-
-
-def refills_after_empty() -> bool:
-    """Whether this engine's batch queue schedules again after an empty batch."""
-    spec = importlib.util.find_spec("vllm.v1.engine.core")
-    if spec is None or spec.origin is None:
-        raise DriverError("vllm.v1.engine.core is missing")
-    text = Path(spec.origin).read_text(encoding="utf-8")
-    return "model_executed or self.scheduler.has_requests()" in text
-
-
 def main(arguments: list[str]) -> int:
-    """Run `SPEC.json`, write `OUT.jsonl`; the exit status."""
-    if len(arguments) != 2:
-        sys.stderr.write("usage: engine_driver.py SPEC.json OUT.jsonl\n")
+    """Run `SPEC.json`, write `OUT.jsonl`, or serve runs; the exit status."""
+    if len(arguments) != 2 and arguments != ["--serve"]:
+        sys.stderr.write("usage: engine_driver.py SPEC.json OUT.jsonl | engine_driver.py --serve\n")
         return 2
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1")
     # Without one folder an environment, two versions overwrite each other's model notes (6 s a run).
     os.environ.setdefault("VLLM_CACHE_ROOT", str(Path(sys.prefix, ".vllm-cache")))
-    with Path(arguments[1]).open("w", encoding="utf-8") as log, contextlib.redirect_stdout(sys.stderr):
+    if len(arguments) == 2:
+        return run(*arguments)
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else is printed is no answer
+    for line in sys.stdin:
+        answers.write(f"{run(*json.loads(line))}\n")
+        answers.flush()
+    return 0
+
+
+def run(spec_file: str, out_file: str) -> int:
+    """One run; its exit status."""
+    with Path(out_file).open("w", encoding="utf-8") as log, contextlib.redirect_stdout(sys.stderr):
         try:
-            spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-            table = dict(np.load(spec["tokens"]))
-            run = Run(spec, table, log if spec.get("log", True) else None)
-            started = time.perf_counter()
-            run.loop()
-            log.write(json.dumps(run.summary(time.perf_counter() - started), default=str) + "\n")
+            spec = json.loads(Path(spec_file).read_text(encoding="utf-8"))
+            with np.load(spec["tokens"]) as table, _variables(spec.get("environment", {})):
+                served = Run(spec, dict(table), log if spec.get("log", True) else None)
+                started = time.perf_counter()
+                served.loop()
+                log.write(json.dumps(served.summary(time.perf_counter() - started), default=str) + "\n")
         except DriverError as error:
             log.write(json.dumps({"error": str(error)}) + "\n")
             return error.code
@@ -325,24 +300,25 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for the time of one run."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def _tokens(table: Table, kind: str, index: int) -> list[int]:
     start, end = table[f"{kind}_offsets"][index : index + 2]
     part: list[int] = table[f"{kind}_tokens"][start:end].tolist()
     return part
-
-
-def _load_policy(path: str | None) -> ModuleType | None:
-    if path is None:
-        return None
-    spec = importlib.util.spec_from_file_location("tanren_policy", path)
-    if spec is None or spec.loader is None:
-        raise DriverError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tanren_policy"] = module
-    spec.loader.exec_module(module)
-    if not hasattr(module, "Scheduler"):
-        raise DriverError(f"{path} defines no Scheduler")
-    return module
 
 
 def _instrument(scheduler: Any, counts: Counts) -> None:
@@ -367,33 +343,6 @@ def _instrument(scheduler: Any, counts: Counts) -> None:
     pool._maybe_evict_cached_block = watched_evict
     pool.get_new_blocks = watched_allocate
     scheduler._preempt_request = watched_preempt
-
-
-@contextlib.contextmanager
-def _model_folder(max_model_len: int) -> Iterator[str]:
-    """A folder that looks like a small Llama: a configuration, no weights."""
-    with tempfile.TemporaryDirectory(prefix="tanren-model-") as folder:
-        text = _MODEL % max_model_len
-        Path(folder, "config.json").write_text(text, encoding="utf-8")
-        yield folder
-
-
-def _kv_cache_config(num_blocks: int, block_size: int) -> Any:
-    import torch  # type: ignore[import-not-found]
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-
-    attention = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    groups = [KVCacheGroupSpec(["layer"], attention)]
-    return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
-
-
-def _block_sizes(block_size: int) -> dict[str, int]:
-    """The block-size arguments that this version's `EngineCore` passes."""
-    from vllm.v1.core.sched.scheduler import Scheduler
-
-    if "hash_block_size" in inspect.signature(Scheduler.__init__).parameters:
-        return {"block_size": block_size, "hash_block_size": block_size}
-    return {"block_size": block_size}
 
 
 if __name__ == "__main__":

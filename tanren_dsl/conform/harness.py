@@ -1,8 +1,8 @@
 """Run a real engine beside a simulator and compare what they did, step by step.
 
-`run_engine` starts the driver script in a vLLM environment and reads its events;
-`compare` sets two lists of events against each other. Events are the driver's
-lines: `{"step": k, "phase": "schedule" | "update", "t_us": t, ...}`.
+`run_engine` starts the driver script in a vLLM environment and reads its events (for
+many runs in one process: `worker.py`); `compare` sets two lists of events against each
+other. Events are the driver's lines: `{"step": k, "phase": "schedule" | "update", ...}`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from tanren_dsl.errors import TanrenError
 Event = dict[str, Any]
 
 DRIVER = Path(__file__).with_name("engine_driver.py")
+STUCK = 3
+"""The driver's exit status when requests remain that are never scheduled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,14 @@ class EngineSpec:
     log: bool = True
     profile: bool = False
 
-    def as_json(self, tokens: Path) -> dict[str, Any]:
+    def with_policy(self, file: Path) -> EngineSpec:
+        """The same engine with an emitted file in it."""
+        return replace(self, policy_file=file)
+
+    def as_json(self, tokens: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The driver's specification, for a request table stored at `tokens`."""
         return {
+            "environment": dict(environment or {}),
             "policy_file": None if self.policy_file is None else str(self.policy_file.resolve()),
             "tokens": str(tokens),
             "block_size": self.block_size,
@@ -64,13 +71,17 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """Requests with their tokens. Arrivals in whole microseconds, ascending; offsets have R + 1 places."""
+    """Requests with their tokens. Times in whole microseconds; offsets have R + 1 places.
+
+    Arrivals ascend. `abort_us` is when the client gives up, -1 for never; None: nobody does.
+    """
 
     arrival_us: npt.NDArray[np.int64]
     prompt_offsets: npt.NDArray[np.int64]
     prompt_tokens: npt.NDArray[np.int32]
     output_offsets: npt.NDArray[np.int64]
     output_tokens: npt.NDArray[np.int32]
+    abort_us: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_us)
@@ -83,20 +94,31 @@ class TokenTable:
         """Output tokens of one request."""
         return self.output_tokens[self.output_offsets[index] : self.output_offsets[index + 1]]
 
-    def check(self, spec: EngineSpec) -> None:
+    @property
+    def aborts(self) -> npt.NDArray[np.int64]:
+        """[R] when each request is aborted, -1 for never."""
+        return np.full(len(self), -1, np.int64) if self.abort_us is None else self.abort_us
+
+    def check(self, spec: EngineSpec, *, must_fit: bool = True) -> None:
         """Refuse a request that the engine would cut short or could never finish.
+
+        The engine takes a request that is larger than its memory: it and all behind it then
+        wait for ever, unless clients give up (the server itself refuses such a
+        `max_model_len` when it starts). So it is refused here, unless `must_fit` is off.
 
         Raises:
             TanrenError: names the first such request and the reason.
         """
         prompts, outputs = np.diff(self.prompt_offsets), np.diff(self.output_offsets)
         whole, room = prompts + outputs, spec.usable_blocks * spec.block_size
+        aborts, memory = self.aborts, f"{spec.usable_blocks} blocks of {spec.block_size} tokens"
         rules = [
             (prompts < 1, "has no prompt"),
             (outputs < 1, "has no output"),
             (whole > spec.max_model_len, f"is longer than max_model_len {spec.max_model_len}"),
-            (whole - 1 > room, f"never fits into {spec.usable_blocks} blocks of {spec.block_size} tokens"),
+            ((whole - 1 > room) & must_fit, f"never fits into {memory}"),
             (np.diff(self.arrival_us, prepend=0) < 0, "arrives before time 0 or before the one above it"),
+            ((aborts >= 0) & (aborts < self.arrival_us), "is aborted before it arrives"),
         ]
         for bad, reason in rules:
             if bad.any():
@@ -109,6 +131,7 @@ class TokenTable:
         np.savez(
             path,
             arrival_us=self.arrival_us,
+            abort_us=self.aborts,
             prompt_offsets=self.prompt_offsets,
             prompt_tokens=self.prompt_tokens,
             output_offsets=self.output_offsets,
@@ -123,6 +146,14 @@ class EngineRun:
 
     events: list[Event]
     summary: dict[str, Any]
+
+
+class StuckError(TanrenError):
+    """Requests remained that the engine never schedules; `events` is what it did before."""
+
+    def __init__(self, message: str, events: list[Event]) -> None:
+        super().__init__(message)
+        self.events = events
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +187,34 @@ def run_engine(
     """
     table.check(spec)
     with tempfile.TemporaryDirectory(prefix="tanren-engine-") as folder:
-        tokens, specification = Path(folder, "tokens.npz"), Path(folder, "spec.json")
-        output, errors = Path(folder, "out.jsonl"), Path(folder, "stderr.txt")
-        table.save(tokens)
-        specification.write_text(json.dumps(spec.as_json(tokens)), encoding="utf-8")
-        command = [str(python), str(DRIVER), str(specification), str(output)]
-        status = _run(command, errors, limit_s, environment or {})
-        lines = _read_lines(output)
-        if status != 0 or not lines or not lines[-1].get("end"):
-            raise _failure(status, lines, errors)
+        job = write_job(Path(folder), spec, table)
+        errors = Path(folder, "stderr.txt")
+        status = _run([str(python), str(DRIVER), *job], errors, limit_s, environment or {})
+        return read_run(status, job[1], errors)
+
+
+def write_job(
+    folder: Path, spec: EngineSpec, table: TokenTable, environment: Mapping[str, str] | None = None
+) -> tuple[str, str]:
+    """Lay out one run in a folder: the driver's two arguments."""
+    tokens, specification, output = (folder / name for name in ("tokens.npz", "spec.json", "out.jsonl"))
+    table.save(tokens)
+    specification.write_text(json.dumps(spec.as_json(tokens, environment)), encoding="utf-8")
+    output.unlink(missing_ok=True)
+    return str(specification), str(output)
+
+
+def read_run(status: int, output: str, errors: Path) -> EngineRun:
+    """What the driver wrote, given its exit status.
+
+    Raises:
+        TanrenError: it failed; `StuckError` if requests remained.
+    """
+    lines = _read_lines(Path(output))
+    if status == STUCK and lines and "error" in lines[-1]:
+        raise StuckError(f"engine: {lines[-1]['error']}", lines[:-1])
+    if status != 0 or not lines or not lines[-1].get("end"):
+        raise _failure(status, lines, errors)
     return EngineRun(lines[:-1], lines[-1])
 
 
@@ -186,7 +236,7 @@ def _run(command: list[str], errors: Path, limit_s: float, environment: Mapping[
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                env={**os.environ, "PYTHONHASHSEED": "0", **environment},  # 0.19's first block hash needs it
+                env=engine_variables(environment),
                 start_new_session=True,
             )
     except OSError as error:
@@ -202,6 +252,11 @@ def _run(command: list[str], errors: Path, limit_s: float, environment: Mapping[
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def engine_variables(extra: Mapping[str, str]) -> dict[str, str]:
+    """Environment of an engine process; 0.19's first block hash needs the seed."""
+    return {**os.environ, "PYTHONHASHSEED": "0", **extra}
 
 
 def _read_lines(path: Path) -> list[Event]:

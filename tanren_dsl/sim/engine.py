@@ -167,7 +167,7 @@ class EngineRun:
         )
         if self.victims.rule.keeps_waiting:
             awaited = np.zeros_like(pool.awaited)
-            for r in np.flatnonzero(engine.counted):
+            for r in np.flatnonzero(engine.counted).tolist():
                 start = engine.hash_at[r]
                 full = engine.prompt[r] // self.limits.block_size
                 np.add.at(awaited, engine.hashes[start : start + full], 1)

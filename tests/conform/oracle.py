@@ -37,6 +37,9 @@ The exact rules, in the order in which they bite (`bs` is the block size):
   placeholders`; if not a chunk, the batch samples a token and (asynchronous)
   `placeholders += 1`.
 - **Finish**: in batch order inside the update; `running` is filtered after it.
+- **Abort**: before a step, after its arrivals. The blocks are freed at once, the request
+  leaves its queue, and its token in flight is thrown away. One that is not there any
+  more is left alone.
 """
 
 from __future__ import annotations
@@ -74,6 +77,7 @@ class Request:
     computed: int = 0
     placeholders: int = 0
     running: bool = False
+    gone: bool = False  # aborted
 
     @property
     def delivered(self) -> int:
@@ -188,6 +192,17 @@ class Engine:
             self.pool.put_hash(request.blocks[index], request.hashes[index])
             request.cached = index + 1
 
+    def abort(self, name: str) -> bool:
+        """Whether there was such a request."""
+        for request in [*self.running, *self.waiting]:
+            if request.name == name:
+                self.release(request)
+                (self.running if request.running else self.waiting).remove(request)
+                request.running, request.gone = False, True
+                self.unflushed = True
+                return True
+        return False
+
     def release(self, request: Request) -> None:
         self.pool.release(request.blocks)
         request.blocks, request.cached = [], 0
@@ -256,7 +271,7 @@ class Engine:
         """Deliver the batch's tokens; the finished requests in batch order."""
         finished: list[Request] = []
         for request in batch:
-            if request not in sampled:
+            if request not in sampled or request.gone:
                 continue
             self.append(request, [request.output[request.delivered]])
             if self.spec.asynchronous:
@@ -278,20 +293,31 @@ def simulate(spec: EngineSpec, table: TokenTable, version: str) -> EngineRun:
     engine, events = Engine(spec, version), list[Event]()
     depth, now, step, upcoming = (2 if spec.asynchronous else 1), 0, 0, 0
     pending: deque[tuple[int, dict[Request, int], set[Request]]] = deque()
+    aborts = deque(sorted((int(time), r) for r, time in enumerate(table.aborts) if time >= 0))
+    stuck = 0
     while True:
         while upcoming < len(table) and table.arrival_us[upcoming] <= now:
             prompt, output = table.prompt(upcoming), table.output(upcoming)
             engine.add(Request(f"r{upcoming:06d}", prompt.tolist(), output.tolist()))
             upcoming += 1
+        aborted = []
+        while aborts and aborts[0][0] <= now:
+            name = f"r{aborts.popleft()[1]:06d}"
+            aborted += [name] if engine.abort(name) else []
         if engine.has_requests():
             evicted: list[int] = []
             engine.pool.evicted = evicted
             batch, admitted, preempted = engine.schedule()
             pending.appendleft((step, batch, engine.advance(batch)))
-            if evicted or admitted or preempted:
+            if evicted or admitted or preempted or aborted:
                 happened = {"evicted": evicted, "admitted": admitted, "preempted": preempted}
+                happened |= {"aborted": aborted} if aborted else {}
                 events.append({"step": step, "phase": "schedule", "t_us": now, **happened})
             step += 1
+            over = bool(batch or aborts or upcoming < len(table) or not engine.has_requests())
+            stuck = 0 if over else stuck + 1
+            if stuck > 8:
+                return EngineRun(events, {"stuck": True})
             if len(pending) < depth and (batch or (engine.rules.refill and engine.has_requests())):
                 continue
         elif not pending:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from tanren_dsl.backends.numba import compile_ordering
 from tanren_dsl.backends.vllm import emit
 from tanren_dsl.check import loads
 from tanren_dsl.conform.conform import Setting, conform
+from tanren_dsl.conform.worker import Worker
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.sim.profiles import PROFILES
 from tanren_dsl.trace.read import read_trace
-from tests.conform.test_engine_oracle import engine_python
+from tests.conform.environments import engine_python
 from tests.sim.test_engine import POLICIES
 
 BLOCK_SIZES = {"vllm-0.19": 16, "vllm-0.32": 32}
@@ -33,13 +35,12 @@ def setting(engine: str, **changes: object) -> Setting:
     [("lru", False, True), ("lru", True, False), ("slru", False, True), ("every signal", True, True)],
 )
 def test_the_emitted_file_decides_as_the_simulator(
-    engine: str, name: str, asynchronous: bool, identity: bool
+    workers: Callable[[str], Worker], engine: str, name: str, asynchronous: bool, identity: bool
 ) -> None:
     policy = loads(f"policy p : evict {POLICIES[name]}")
-    python = engine_python(PROFILES[engine].version)
     result = conform(
-        policy, read_trace("chat"), setting(engine, asynchronous=asynchronous, identity=identity), python,
-        emit=emit, compile_ordering=compile_ordering,
+        policy, read_trace("chat"), setting(engine, asynchronous=asynchronous, identity=identity),
+        workers(engine), emit=emit, compile_ordering=compile_ordering,
     )  # fmt: skip
     assert result.first is None
     assert result.divergences == 0

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tanren_dsl.conform.harness import EngineSpec, compare, run_engine
+from tanren_dsl.conform.worker import Worker
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.sim.profiles import PROFILES
 from tests.conform import oracle
-from tests.conform.workload import conversations
+from tests.conform.environments import engine_python
+from tests.conform.workload import conversations, with_aborts
 
 SPEC = EngineSpec(
     block_size=16,
@@ -23,23 +26,16 @@ SPEC = EngineSpec(
 )
 
 
-def engine_python(version: str) -> Path:
-    """The Python of one vLLM environment, or a skipped test."""
-    name = "TANREN_VLLM_" + version.replace(".", "_")
-    root = Path(__file__).parents[2]
-    python = Path(os.environ.get(name, root / f".venv-vllm-{version}" / "bin" / "python"))
-    if not python.is_file():
-        pytest.skip(f"no vLLM {version}: set {name} or run make vllm-env VLLM={version}")
-    return python
-
-
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("version", ["0.19.1", "0.32.0"])
+@pytest.mark.parametrize("engine", list(PROFILES))
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_oracle_repeats_every_decision_of_the_engine(seed: int, version: str, asynchronous: bool) -> None:
+def test_oracle_repeats_every_decision_of_the_engine(
+    workers: Callable[[str], Worker], seed: int, engine: str, asynchronous: bool
+) -> None:
     spec = replace(SPEC, asynchronous=asynchronous)
-    table = conversations(seed)
-    run = run_engine(engine_python(version), spec, table)
+    table = with_aborts(conversations(seed), seed) if seed == 2 else conversations(seed)
+    version = PROFILES[engine].version
+    run = workers(engine).run(spec, table)
     simulated = oracle.simulate(spec, table, version)
 
     assert run.summary["version"].split("+")[0] == version
@@ -50,6 +46,7 @@ def test_oracle_repeats_every_decision_of_the_engine(seed: int, version: str, as
     assert comparison.steps > 500
     assert run.summary["steps"] == simulated.summary["steps"]
     assert run.summary["t_us"] == simulated.summary["t_us"]
+    assert (run.summary["aborts"] > 20) == (seed == 2)
 
 
 POLICY = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tanren_dsl.check import load
 from tanren_dsl.grammar import grammar_text
-from tests.conform.test_engine_oracle import engine_python
+from tests.conform.environments import engine_python
 
 SCRIPT = """
 import json, sys

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tanren_dsl.conform.harness import TokenTable
@@ -33,6 +35,13 @@ def conversations(seed: int, requests: int = 300) -> TokenTable:
         prompts.append(prompt)
         outputs.append(output)
     return table_of(arrivals, prompts, outputs)
+
+
+def with_aborts(table: TokenTable, seed: int) -> TokenTable:
+    """Every sixth client gives up within a second of its arrival, some at once."""
+    rng = np.random.default_rng(seed)
+    delays = rng.integers(0, 1_000_000, len(table)) * rng.integers(0, 2, len(table))
+    return replace(table, abort_us=np.where(np.arange(len(table)) % 6 == 0, table.arrival_us + delays, -1))
 
 
 def table_of(arrivals: list[int], prompts: list[np.ndarray], outputs: list[np.ndarray]) -> TokenTable:
