@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tanren_dsl.cli.options import (
-    json_option,
-    knob_option,
-    load_policies,
-    load_trace,
-    single,
-    trace_reading_options,
-)
-from tanren_dsl.cli.output import print_json, say
+from tanren_dsl.cli.options import json_option, knob_option, load_policies, load_trace, trace_reading_options
+from tanren_dsl.cli.output import print_json, print_table, say
 from tanren_dsl.errors import TanrenError, UnsupportedError
 from tanren_dsl.files import write_whole
 
 if TYPE_CHECKING:
     from tanren_dsl.conform.conform import Conformance
+    from tanren_dsl.ir import Policy
 
 
 class _Positive(click.FloatRange):
@@ -35,16 +30,49 @@ class _Positive(click.FloatRange):
         return number
 
 
+def _drawn(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    found = []
+    for value in values:
+        kind, *numbers = value.split(":")
+        if kind != "random" or not 1 <= len(numbers) <= 2 or not all(map(_is_count, numbers)):
+            raise click.BadParameter(f"expected random:N or random:N:SEED, found {value!r}", ctx, param)
+        found.append((int(numbers[0]), int(numbers[1]) if len(numbers) == 2 else 0))
+    return tuple(found)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
 _ABOVE_0 = _Positive(min=0, min_open=True, max=1e9)
 
 
 @click.command()
 @click.argument("policies", nargs=-1, metavar="[POLICY...]")
-@click.option("--engine", required=True, metavar="ENGINE", help="vllm-0.19 or vllm-0.32.")
+@click.option(
+    "--policies",
+    "drawn",
+    callback=_drawn,
+    multiple=True,
+    metavar="random:N[:SEED]",
+    help="So many random policies as well, as the search draws them; may be repeated.",
+)
+@click.option(
+    "--engine",
+    "engines",
+    required=True,
+    multiple=True,
+    metavar="ENGINE",
+    help="vllm-0.19 or vllm-0.32; may be repeated: the engines run side by side.",
+)
 @click.option("--python", metavar="PYTHON", help="Interpreter with that vLLM; default: of `make vllm-env`.")
 @click.option("--trace", "trace_name", default="chat", show_default=True, help="File, or chat.")
 @click.option(
-    "--capacity", type=click.IntRange(1), help="Usable blocks; default: few, so that they are evicted."
+    "--capacity",
+    "capacities",
+    type=click.IntRange(1),
+    multiple=True,
+    help="Usable blocks; may be repeated. Default: few, so that they are evicted.",
 )
 @click.option(
     "--block-size", type=click.IntRange(1), default=16, show_default=True, help="Tokens of a block."
@@ -52,65 +80,106 @@ _ABOVE_0 = _Positive(min=0, min_open=True, max=1e9)
 @click.option("--rate", type=_ABOVE_0, help="Requests per second; default: as in the trace.")
 @click.option("--outputs", type=click.IntRange(1), help="Cap on output tokens.")
 @click.option("--requests", type=click.IntRange(1), help="Only the first so many.")
+@click.option(
+    "--aborts",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Share of requests whose client gives up.",
+)
 @click.option("--async", "asynchronous", is_flag=True, help="Asynchronous stepping (depth 2).")
 @click.option("--step-ms", type=_ABOVE_0, default=20.0, show_default=True, help="Virtual time of a step.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(64),
+    default=2048,
+    show_default=True,
+    help="Most tokens a step computes.",
+)
 @click.option("--no-identity", is_flag=True, help="Score even where the engine's own queue is the order.")
-@click.option("--log", "log_file", metavar="FILE", help="Write the engine's events as JSON lines.")
+@click.option("--log", "log_file", metavar="FILE", help="Write the engine's events as JSON lines (one run).")
 @knob_option
 @trace_reading_options
 @json_option
 @click.pass_context
 def conform(
-    ctx: click.Context, policies: tuple[str, ...], engine: str, python: str | None, trace_name: str,
-    capacity: int | None, block_size: int, rate: float | None, outputs: int | None, requests: int | None,
-    asynchronous: bool, step_ms: float, no_identity: bool, log_file: str | None,
+    ctx: click.Context, policies: tuple[str, ...], drawn: tuple[tuple[int, int], ...],
+    engines: tuple[str, ...], python: str | None, trace_name: str, capacities: tuple[int, ...],
+    block_size: int, rate: float | None, outputs: int | None, requests: int | None, aborts: float,
+    asynchronous: bool, step_ms: float, max_tokens: int, no_identity: bool, log_file: str | None,
     knobs: tuple[tuple[str, float], ...], block_tokens: int | None, skip_bad: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Hold the simulator against a real engine, step by step (engine mode).
 
     The engine's own scheduler and block pool run without a model in virtual time, with the
-    emitted file of the policy (none: its own order). Every hit, eviction, admission and
-    preemption must be the same; the first difference is printed, and makes the exit status 1.
+    emitted file of the policy (none: its own order). Every hit, eviction, admission,
+    preemption and finish must be the same; the first difference is printed, and makes the
+    exit status 1. Each policy runs at each capacity on each engine.
 
     \b
     Example:
       tanren-dsl conform t_lru --engine vllm-0.19 --requests 300 --rate 4 --outputs 64
     """
-    loaded = load_policies(policies, knobs)
-    evict, schedule = single(loaded, "evict"), single(loaded, "schedule")
-    if schedule is not None:
-        raise UnsupportedError(f"conform does not support schedule policies yet: {schedule.name}")
+    chosen = _chosen(policies, drawn, knobs)
+    engines = tuple(dict.fromkeys(engines))
+    if python is not None and len(engines) > 1:
+        raise click.UsageError("--python names one interpreter: give one --engine with it.")
+    if log_file is not None and len(chosen) * max(1, len(capacities)) * len(engines) > 1:
+        raise click.UsageError("--log is for one run: one policy, one capacity, one engine.")
 
-    from tanren_dsl.backends.numba import compile_ordering
-    from tanren_dsl.backends.vllm import emit
+    from tanren_dsl.cli.conform_runs import Job, run_all
     from tanren_dsl.conform.conform import Setting, log_text
-    from tanren_dsl.conform.conform import conform as run
     from tanren_dsl.conform.vllm_env import check_env
     from tanren_dsl.sim.profiles import profile_of
 
-    version = profile_of(engine).version
-    interpreter = Path(python) if python is not None else _environment(version)
-    check_env(interpreter, version)
+    interpreters = {}
+    for engine in engines:
+        version = profile_of(engine).version
+        interpreters[engine] = Path(python) if python is not None else _environment(version)
+        check_env(interpreters[engine], version)
     if log_file is not None and not Path(log_file).resolve().parent.is_dir():
         raise TanrenError(f"cannot write {log_file}: there is no such folder")
     if log_file is not None and Path(log_file).is_dir():
         raise TanrenError(f"cannot write {log_file}: it is a folder")
     trace = load_trace(trace_name, block_tokens, skip_bad)
-    setting = Setting(
-        engine=engine, capacity=capacity, block_size=block_size, rate=rate, outputs=outputs,
-        requests=requests, asynchronous=asynchronous, step_ms=step_ms, identity=not no_identity,
-    )  # fmt: skip
-    say(f"running vLLM {version} and the simulator side by side")
-    result = run(evict, trace, setting, interpreter, emit=emit, compile_ordering=compile_ordering)
+    jobs = [
+        Job(policy, Setting(
+            engine=engine, capacity=capacity, block_size=block_size, rate=rate, outputs=outputs,
+            requests=requests, asynchronous=asynchronous, step_ms=step_ms, max_num_batched_tokens=max_tokens,
+            identity=not no_identity, aborts=aborts,
+        ))
+        for policy in chosen for capacity in capacities or (None,) for engine in engines
+    ]  # fmt: skip
+    versions = ", ".join(profile_of(engine).version for engine in engines)
+    say(f"running vLLM {versions} and the simulator side by side")
+    results = run_all(jobs, trace, interpreters, say if len(jobs) > 1 else None)
     if log_file is not None:
-        write_whole(log_file, log_text(result.events))
-        say(f"{log_file}: {len(result.events):,} events")
+        write_whole(log_file, log_text(results[0].events))
+        say(f"{log_file}: {len(results[0].events):,} events")
     if as_json:
-        print_json({**result.as_json(), "trace": trace.name})
+        print_json([{**result.as_json(), "trace": trace.name} for result in results])
+    elif len(results) == 1:
+        click.echo("\n".join(_text(results[0], trace.name)))
     else:
-        click.echo("\n".join(_text(result, trace.name)))
-    if result.divergences:
+        _print_runs(results, trace.name)
+    if any(result.divergences for result in results):
         ctx.exit(1)
+
+
+def _chosen(
+    names: Sequence[str], drawn: Sequence[tuple[int, int]], knobs: Sequence[tuple[str, float]]
+) -> list[Policy | None]:
+    """The named policies, then the drawn ones; the engine's own order if there are none."""
+    chosen: list[Policy | None] = []
+    for one in load_policies(names, knobs):
+        if one.policy.kind != "evict":
+            raise UnsupportedError(f"conform does not support schedule policies yet: {one.policy.name}")
+        chosen.append(one.policy)
+    for count, seed in drawn:
+        from tanren_dsl.cli.conform_runs import random_policies
+
+        chosen.extend(random_policies(count, seed))
+    return chosen or [None]
 
 
 def _environment(version: str) -> Path:
@@ -121,18 +190,44 @@ def _environment(version: str) -> Path:
 
 def _text(result: Conformance, trace: str) -> list[str]:
     facts = result.as_json()
-    settings = {**facts["settings"], "trace": trace}
     lines = [f"engine mode, {facts['engine']} against vLLM {result.version}, policy {result.policy}"]
-    lines.append("  " + ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None))
+    lines.append(f"  {_settings({**facts['settings'], 'trace': trace})}")
     lines.append(
         f"  {result.requests:,} requests, {result.steps:,} steps, {result.evictions:,} evictions, "
-        f"{result.preemptions:,} preemptions, {result.hit_tokens:,} hit tokens"
+        f"{result.preemptions:,} preemptions, {result.aborts:,} aborts, {result.hit_tokens:,} hit tokens"
     )
     if result.policy != "stock":
         lines.append(f"  {result.decisions:,} decisions by the policy in the file, {result.faults:,} faults")
+    return lines + _verdict(result)
+
+
+def _verdict(result: Conformance) -> list[str]:
     if result.divergences == 0:
-        lines.append("identical: every step is the same")
-    else:
-        lines.append(f"DIFFERENT in {result.divergences:,} of the steps")
-        lines.append(result.first or "")
-    return lines
+        return ["identical: every step is the same"]
+    return [f"DIFFERENT in {result.divergences:,} of the steps", result.first or ""]
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
+
+
+def _print_runs(results: Sequence[Conformance], trace: str) -> None:
+    """A line a run, then the first difference of each run that has one."""
+    shared = {**results[0].as_json()["settings"], "capacity": None, "trace": trace}
+    columns = ("policy", "engine", "blocks", "steps", "evictions", "preempted", "aborted", "hit tokens",
+               "decisions", "faults", "divergences")  # fmt: skip
+    rows = []
+    for result in results:
+        numbers = (
+            result.steps, result.evictions, result.preemptions, result.aborts, result.hit_tokens,
+            result.decisions, result.faults, result.divergences,
+        )  # fmt: skip
+        row = [result.policy, result.version, f"{result.setting.capacity:,}"]
+        rows.append(row + [f"{number:,}" for number in numbers])
+    print_table(f"engine mode, {_settings(shared)}", columns, rows)
+    for result in results:
+        if result.divergences:
+            click.echo(f"{result.policy} on {result.version}, {result.setting.capacity:,} blocks:")
+            click.echo("\n".join(_verdict(result)))
+    same = sum(result.divergences == 0 for result in results)
+    click.echo(f"{same} of {len(results)} runs identical in every step")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tanren_dsl.cli.conform_runs import random_policies
 from tanren_dsl.cli.options import examples
 from tanren_dsl.conform.conform import Conformance, Setting
 from tests.cli.conftest import LRU, SMALL, Run, data, refused
@@ -80,15 +81,6 @@ def test_compile_refuses_by_name_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_compile_refuses_a_signal_that_the_engine_lacks(run: Run) -> None:
-    text = "policy p : evict order by waiting_refs * kv_free / max_running + uses"
-    refused(
-        run("compile", "-", "--target", "vllm", "-o", "p.py", stdin=text),
-        "vllm",
-        "does not provide `waiting_refs`",
-    )
-
-
 def test_compile_leaves_an_older_file_when_it_fails(run: Run, tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text("old")
     assert run("compile", "sjf", "--target", "vllm", "-o", "p.py").exit_code == 1
@@ -132,7 +124,45 @@ def test_conform_refuses_by_name(run: Run) -> None:
     refused(run("conform", "--engine", "vllm-9"), "unknown engine 'vllm-9'")
     lru, lfu, sjf = (str(examples()[name]) for name in ("lru", "lfu", "sjf"))
     refused(run("conform", sjf, "--engine", "vllm-0.19"), "does not support schedule policies yet: sjf")
-    refused(run("conform", lru, lfu, "--engine", "vllm-0.19"), "at most one evict policy")
+    refused(run("conform", lru, lfu, sjf, "--engine", "vllm-0.19"), "does not support schedule policies yet")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--policies", "random:x"), "expected random:N"),
+        (("--policies", "random:3:4:5"), "expected random:N"),
+        (("--policies", "drawn:3"), "expected random:N"),
+        (("--capacity", "9", "--capacity", "8", "--log", "x"), "--log is for one run"),
+        (("--engine", "vllm-0.32", "--python", "python"), "--python names one interpreter"),
+    ],
+)
+def test_conform_knows_wrong_usage(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    result = run("conform", "--engine", "vllm-0.19", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+
+
+def test_random_policies_are_different_and_the_same_every_time() -> None:
+    drawn = random_policies(12, 3)
+    assert [one.text for one in drawn] == [one.text for one in random_policies(12, 3)]
+    assert len({one.text for one in drawn}) == 12
+    assert [one.text for one in drawn] != [one.text for one in random_policies(12, 4)]
+    assert len({len(one.order.keys) for one in drawn}) > 1
+
+
+def test_conform_runs_every_policy_at_every_capacity(run: Run) -> None:
+    python = engine_python("0.32.0")
+    short = ("--trace", SMALL, "--requests", "30", "--rate", "8", "--outputs", "8", "--block-size", "32")
+    many = ("--policies", "random:1:7", "--capacity", "300", "--capacity", "400", "--aborts", "0.2")
+    result = run("conform", "lru", *many, "--engine", "vllm-0.32", "--python", python, *short, "--json")
+    found = data(result)
+    assert [(one["policy"], one["settings"]["capacity"]) for one in found] == [
+        ("lru", 300), ("lru", 400), ("random_7_0", 300), ("random_7_0", 400)
+    ]  # fmt: skip
+    assert {one["divergences"] for one in found} == {0}
+    assert all(one["evictions"] > 0 and one["aborts"] > 0 for one in found)
+    assert "4/4 random_7_0 on 0.32.0, 400 blocks" in result.stderr
 
 
 def test_conform_refuses_a_folder_for_its_log(
@@ -147,7 +177,7 @@ def test_conform_refuses_a_folder_for_its_log(
 def test_conform_finds_no_difference(run: Run, tmp_path: Path) -> None:
     python = engine_python("0.32.0")
     short = ("--trace", SMALL, "--requests", "40", "--rate", "4", "--outputs", "8", "--log", "events.jsonl")
-    found = data(run("conform", "t_lru", "--engine", "vllm-0.32", "--python", python, *short, "--json"))
+    (found,) = data(run("conform", "t_lru", "--engine", "vllm-0.32", "--python", python, *short, "--json"))
     assert (found["divergences"], found["first"], found["version"]) == (0, None, "0.32.0")
     assert found["requests"] == found["settings"]["requests"] == 40
     assert found["evictions"] > 0
@@ -156,16 +186,17 @@ def test_conform_finds_no_difference(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_difference_is_printed_and_exits_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def differ(*_: object, **__: object) -> Conformance:
-        return Conformance("stock", Setting("vllm-0.19", 90), "0.19.1", 4, 9, 2, 0, 64, 0, 0, 3, "here", [])
+    def differ(*_: object, **__: object) -> list[Conformance]:
+        setting = Setting("vllm-0.19", 90)
+        return [Conformance("stock", setting, "0.19.1", 4, 9, 2, 0, 0, 64, 0, 0, 3, "here", [])]
 
     monkeypatch.setattr("tanren_dsl.conform.vllm_env.check_env", lambda *_: "0.19.1")
-    monkeypatch.setattr("tanren_dsl.conform.conform.conform", differ)
+    monkeypatch.setattr("tanren_dsl.cli.conform_runs.run_all", differ)
     result = run("conform", "--engine", "vllm-0.19", "--trace", SMALL)
     assert result.exit_code == 1
     assert "capacity 90" in result.stdout
     assert result.stdout.endswith("DIFFERENT in 3 of the steps\nhere\n")
-    found = json.loads(run("conform", "--engine", "vllm-0.19", "--trace", SMALL, "--json").stdout)
+    (found,) = json.loads(run("conform", "--engine", "vllm-0.19", "--trace", SMALL, "--json").stdout)
     assert (found["divergences"], found["first"], found["engine"]) == (3, "here", "vllm-0.19")
 
 
