@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from tanren_dsl.trace.blocks import END_TOKEN
 _ASK_S = 30.0
 _NO_LIMIT = 1 << 30
 _BLOCK_SIZE = 16
+_LAST_WORDS = ("--shutdown-timeout", "10")
+"""Seconds the engine has to end; by default it is killed before a policy can say how often it failed."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,12 @@ class Serving:
         assert self.model is not None
         wish = self.wish
         if wish.device == "cpu" and usable_blocks is not None:
-            return cpu_spec(
+            spec = cpu_spec(
                 self.python, self.model, usable_blocks, cores=self.engine_cores, policy_file=policy_file,
                 max_model_len=self.max_model_len, max_num_seqs=wish.max_num_seqs,
                 max_num_batched_tokens=wish.max_num_batched_tokens,
             )  # fmt: skip
+            return replace(spec, extra_args=(*spec.extra_args, *_LAST_WORDS))
         return ServeSpec(
             python=self.python,
             model=self.model,
@@ -68,7 +71,7 @@ class Serving:
             max_num_batched_tokens=wish.max_num_batched_tokens,
             cores=self.engine_cores,
             policy_file=policy_file,
-            extra_args=tuple(wish.serve_args),
+            extra_args=(*_LAST_WORDS, *wish.serve_args),
         )
 
 

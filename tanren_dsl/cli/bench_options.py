@@ -47,10 +47,10 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     ),
     click.option("--serve-args", metavar="TEXT", help="More arguments of vLLM's, with --serve."),
     click.option("--trace", "trace_name", default="chat", show_default=True, help="File, or chat."),
-    click.option("--requests", type=COUNT, help="Only the first so many.  [default: 200; --quick 24]"),
+    click.option("--requests", type=COUNT, help="Only the first so many.  [default: 200]"),
     click.option(
         "--outputs", type=COUNT,
-        help="Cap on output tokens.  [default: as in the trace; --device cpu 32, --quick 8]",
+        help="Cap on output tokens.  [default: as in the trace; --device cpu 32]",
     ),
     click.option(
         "--tokens-per-id", type=COUNT,
@@ -61,7 +61,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         "--arrivals", type=click.Choice(["trace", "even", "poisson"]), default="trace", show_default=True,
         help="At --rate: stretch the trace's gaps, space evenly, or draw the gaps.",
     ),
-    click.option("--warm-up", type=COUNT, help="Requests before each round.  [default: 4; --quick 2]"),
+    click.option("--warm-up", type=COUNT, help="Requests before each round.  [default: 4]"),
     click.option(
         "--timeout-s", type=RATE, default=120.0, show_default=True, help="Seconds a request may take."
     ),

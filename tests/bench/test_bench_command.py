@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,10 @@ import pytest
 from tanren_dsl.bench import comparison as comparison_module
 from tanren_dsl.bench import run as run_module
 from tanren_dsl.bench.comparison import comparison
+from tanren_dsl.bench.fleet import StartedFleet
 from tanren_dsl.bench.knee import Sample
 from tanren_dsl.bench.search import search_knee
+from tanren_dsl.bench.store import Store
 from tanren_dsl.bench.wish import Wish
 from tanren_dsl.check import loads
 from tanren_dsl.cli.options import examples
@@ -139,9 +143,10 @@ def test_an_interrupt_keeps_the_rounds_that_are_finished(
 def test_serial_runs_are_alone_and_compared_with_a_prediction_where_the_engine_is_known(
     run: Run, pair: tuple[FakeServer, FakeServer]
 ) -> None:
-    result = run("bench", "--aa", *urls(pair), *SMALL, "--serial", "--capacity", "999", "--out", "out")
+    serial = ("--serial", "--warm-up", "1", "--capacity", "999")
+    result = run("bench", "--aa", *urls(pair), *SMALL, *serial, "--out", "out")
     assert result.exit_code == 0, result.stderr
-    assert [server.most_in_flight for server in pair] == [4, 4]  # the warm-up's
+    assert [server.most_in_flight for server in pair] == [1, 1]
     assert "serial, 999 blocks" in result.stdout
     assert "predicted" not in result.stdout  # the look-alike has no version
 
@@ -232,6 +237,26 @@ def test_servers_are_kept_up_if_asked_and_every_load_uses_the_same(
     assert [entry["config"]["rate"] for entry in found["results"]] == [50.0, 100.0]
 
 
+def test_a_server_that_died_is_started_again(looks_like_vllm: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "out")
+    store.open({})
+    made = comparison(wish(), [None], read_trace("chat:1:6"), tmp_path / "out")
+    fleet = StartedFleet(["default"], lambda *_: made.serving.spec(200, None), store, lambda _: None)
+    (server, first), (same, again) = fleet.use(200, 0), fleet.use(200, 0)
+    assert (server, first) == (same, again)
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    while server.exit_status() is None:
+        time.sleep(0.05)
+    other, second = fleet.use(200, 0)
+    assert other.is_healthy()
+    fleet.close()
+    assert (first, second) == ("001-default", "002-default")
+    reports = [store.read_report(name) for name in (first, second)]
+    assert [report is not None and report.exit_status for report in reports] == [-9, -15]
+    assert looks_like_vllm.read_text().split() == ["stock", "stock"]
+
+
 def test_a_quick_comparison_begins_no_round_that_would_be_late(
     looks_like_vllm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,4 +314,4 @@ def test_a_policy_is_measured_on_real_vllm_and_hits_as_predicted(
         assert arm["hit_tokens"][0] > 0
     assert entry["config"]["engine_version"] == "0.32.0"
     assert default["hit_tokens"] != policy["hit_tokens"]
-    assert policy["notes"] == []
+    assert (default["faults"], policy["faults"], policy["notes"]) == (0, 0, [])
