@@ -1,8 +1,9 @@
 """vLLM's scheduler and block pool in plain Python: the oracle of the engine tests.
 
 Written from the engine's source, with no code in common with the simulator or with
-vLLM. Scope: one full-attention group, first come first served, LRU, no connector,
-LoRA, speculation or images. `Rules` names the differences between versions.
+vLLM. Scope: one full-attention group, first come first served, no connector, LoRA,
+speculation or images; LRU, or a policy as `oracle_policy.py` judges. `Rules` names the
+differences between versions.
 
 The exact rules, in the order in which they bite (`bs` is the block size):
 
@@ -49,6 +50,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tanren_dsl.conform.harness import EngineRun, EngineSpec, TokenTable
+from tanren_dsl.ir import Policy
+from tests.conform.oracle_policy import Judge
 
 Event = dict[str, Any]
 Hash = tuple[int, tuple[int, ...]]
@@ -70,6 +73,7 @@ class Request:
     name: str
     prompt: list[int]
     output: list[int]
+    arrival_us: int
     tokens: list[int] = field(default_factory=list)  # known: prompt and delivered outputs
     hashes: list[int] = field(default_factory=list)  # of the full blocks of `tokens`
     blocks: list[int] = field(default_factory=list)
@@ -87,8 +91,8 @@ class Request:
 class Pool:
     """The block pool: references, hashes and the free queue. Block 0 is never used."""
 
-    def __init__(self, usable: int, rules: Rules) -> None:
-        self.rules = rules
+    def __init__(self, usable: int, rules: Rules, judge: Judge | None) -> None:
+        self.rules, self.judge = rules, judge
         self.refs = [0] * (usable + 1)
         self.hash_of: list[int | None] = [None] * (usable + 1)
         self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, usable + 1))
@@ -102,11 +106,15 @@ class Pool:
             self.refs[block] += 1
 
     def take(self, count: int) -> list[int]:
-        taken = [self.free.popitem(last=False)[0] for _ in range(count)]
+        free = list(self.free)
+        taken = free[:count] if self.judge is None or not count else self.judge.choose(free, count)
         for block in taken:
+            del self.free[block]
             digest = self.hash_of[block]
             if digest is not None:
                 self.evicted.append(block)
+                if self.judge is not None:
+                    self.judge.evicted(block)
                 del self.cached[digest][block]
                 if not self.cached[digest]:
                     del self.cached[digest]
@@ -126,6 +134,8 @@ class Pool:
             if self.refs[block] == 0:
                 unhashed = self.rules.unhashed_first and self.hash_of[block] is None
                 (first if unhashed else last).append(block)
+                if self.judge is not None:
+                    self.judge.released(block)
         for block in last:
             self.free[block] = None
         for block in reversed(first):
@@ -136,10 +146,12 @@ class Pool:
 class Engine:
     """Scheduler, cache manager and batch queue."""
 
-    def __init__(self, spec: EngineSpec, version: str) -> None:
+    def __init__(self, spec: EngineSpec, version: str, policy: Policy | None = None) -> None:
         self.spec = spec
         self.rules = RULES[version]
-        self.pool = Pool(spec.usable_blocks, self.rules)
+        unscored = self.rules.unhashed_first
+        self.judge = None if policy is None else Judge(policy, spec, unhashed_unscored=unscored)
+        self.pool = Pool(spec.usable_blocks, self.rules, self.judge)
         self.digests: dict[Hash, int] = {}
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -181,6 +193,9 @@ class Engine:
         if need is None:
             return False
         self.pool.touch(hits)
+        if self.judge is not None:
+            for block in hits:
+                self.judge.used(block, len(request.prompt))
         request.blocks += hits
         request.cached += len(hits)
         request.blocks += self.pool.take(need)
@@ -190,6 +205,10 @@ class Engine:
     def cache(self, request: Request, tokens: int) -> None:
         for index in range(request.cached, tokens // self.spec.block_size):
             self.pool.put_hash(request.blocks[index], request.hashes[index])
+            if self.judge is not None:
+                parent = request.hashes[index - 1] if index else None
+                block, digest = request.blocks[index], request.hashes[index]
+                self.judge.written(block, digest, parent, index, len(request.prompt))
             request.cached = index + 1
 
     def abort(self, name: str) -> bool:
@@ -207,8 +226,10 @@ class Engine:
         self.pool.release(request.blocks)
         request.blocks, request.cached = [], 0
 
-    def schedule(self) -> tuple[dict[Request, int], list[Event], list[str]]:
+    def schedule(self, now: int = 0) -> tuple[dict[Request, int], list[Event], list[str]]:
         """Tokens per request in batch order, the admitted with their hits, the preempted."""
+        if self.judge is not None:
+            self.judge.begin(float(now), len(self.pool.free), len(self.running), self.waiting)
         spec, budget = self.spec, self.spec.max_num_batched_tokens
         batch: dict[Request, int] = {}
         admitted: list[Any] = []
@@ -245,9 +266,14 @@ class Engine:
             self.running.append(request)
             request.running, request.computed = True, hit_tokens
             admitted.append([request.name, hit_tokens])
+            looked_up = (len(request.tokens) - 1) // spec.block_size
+            if self.judge is not None and looked_up:
+                self.judge.hit_rate.add(len(hits) / looked_up)
             batch[request] = new
             budget -= new
         self.unflushed = False
+        if self.judge is not None:
+            self.judge.tokens += sum(batch.values())
         return batch, admitted, preempted
 
     def preempt(self) -> str:
@@ -288,9 +314,9 @@ class Engine:
         return [request.name for request in finished]
 
 
-def simulate(spec: EngineSpec, table: TokenTable, version: str) -> EngineRun:
+def simulate(spec: EngineSpec, table: TokenTable, version: str, policy: Policy | None = None) -> EngineRun:
     """A whole run: the event lines that the engine driver writes, and some of its totals."""
-    engine, events = Engine(spec, version), list[Event]()
+    engine, events = Engine(spec, version, policy), list[Event]()
     depth, now, step, upcoming = (2 if spec.asynchronous else 1), 0, 0, 0
     pending: deque[tuple[int, dict[Request, int], set[Request]]] = deque()
     aborts = deque(sorted((int(time), r) for r, time in enumerate(table.aborts) if time >= 0))
@@ -298,7 +324,8 @@ def simulate(spec: EngineSpec, table: TokenTable, version: str) -> EngineRun:
     while True:
         while upcoming < len(table) and table.arrival_us[upcoming] <= now:
             prompt, output = table.prompt(upcoming), table.output(upcoming)
-            engine.add(Request(f"r{upcoming:06d}", prompt.tolist(), output.tolist()))
+            arrival = int(table.arrival_us[upcoming])
+            engine.add(Request(f"r{upcoming:06d}", prompt.tolist(), output.tolist(), arrival))
             upcoming += 1
         aborted = []
         while aborts and aborts[0][0] <= now:
@@ -307,7 +334,7 @@ def simulate(spec: EngineSpec, table: TokenTable, version: str) -> EngineRun:
         if engine.has_requests():
             evicted: list[int] = []
             engine.pool.evicted = evicted
-            batch, admitted, preempted = engine.schedule()
+            batch, admitted, preempted = engine.schedule(now)
             pending.appendleft((step, batch, engine.advance(batch)))
             if evicted or admitted or preempted or aborted:
                 happened = {"evicted": evicted, "admitted": admitted, "preempted": preempted}
@@ -326,6 +353,8 @@ def simulate(spec: EngineSpec, table: TokenTable, version: str) -> EngineRun:
             now = max(now, int(table.arrival_us[upcoming]))
             continue
         now += spec.step_us
+        if engine.judge is not None:
+            engine.judge.now = float(now)
         done, batch, sampled = pending.pop()
         finished = engine.update(batch, sampled)
         if finished:

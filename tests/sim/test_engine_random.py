@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tanren_dsl.check import loads
 from tanren_dsl.sim.profiles import PROFILES
 from tests.conform import oracle
 from tests.conform.cases import ENGINES, Case, cases
+from tests.strategies import Example, policies
 
 
 @settings(max_examples=150)
@@ -17,3 +20,23 @@ def test_lru_is_the_plain_engine_over_random_workloads(case: Case, engine: str) 
     result, stuck = case.simulate(engine)
     assert result.events == expected.events
     assert stuck == bool(expected.summary.get("stuck"))
+
+
+@settings(max_examples=120)
+@given(cases(), st.sampled_from(ENGINES), policies(provided_by="engine"))
+def test_every_signal_is_the_plain_one_over_random_workloads(
+    case: Case, engine: str, example: Example
+) -> None:
+    expected = oracle.simulate(case.spec, case.table, PROFILES[engine].version, example.policy)
+    result, _ = case.simulate(engine, example.policy)
+    assert result.events == expected.events, example.text
+
+
+@pytest.mark.parametrize("text", ["waiting_refs, last_use", "-waiting_refs * children, uses, last_use"])
+@settings(max_examples=60)
+@given(case=cases(), engine=st.sampled_from(ENGINES))
+def test_waiting_references_are_counted_as_by_hand(text: str, case: Case, engine: str) -> None:
+    policy = loads(f"policy p : evict order by {text} candidates all")
+    expected = oracle.simulate(case.spec, case.table, PROFILES[engine].version, policy)
+    result, _ = case.simulate(engine, policy)
+    assert result.events == expected.events
