@@ -10,7 +10,7 @@ import pytest
 from tanren_dsl.backends.vllm import emit
 from tanren_dsl.check import loads
 from tanren_dsl.conform.harness import DRIVER
-from tests.conform.test_engine_oracle import engine_python
+from tests.conform.environments import engine_python
 from tests.sim.test_engine import POLICIES
 
 SCRIPT = """
