@@ -10,9 +10,9 @@ The interval is the percentile interval of a pigeonhole bootstrap (Owen, "The pi
 2007): rounds and requests are drawn with replacement, each pair stays together. Of R rounds R - 1 are
 drawn, which makes up for their small number (Rao and Wu, "Resampling inference with complex survey
 data", 1988). Still, what makes whole rounds fast or slow is not seen with one round and too little
-with two to four (three of four intervals hold the truth, not 19 of 20): compare with an A/A run.
-Requests close in time wait for one another, so `neighbours` requests that follow each other are
-drawn together.
+with two to four (three of four intervals hold the truth, not 19 of 20): compare with `round_noise`
+and an A/A run. Requests close in time wait for one another, so `neighbours` requests that follow
+each other are drawn together.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from tanren_dsl.errors import TanrenError
 
@@ -127,6 +128,33 @@ def paired_bootstrap(
         found[name] = Difference(
             float(_percent(whole_base[name], whole_arm[name])[0]), float(low), float(high)
         )
+    return found
+
+
+def round_noise(base: Doubles, arm: Doubles, level: float = 0.95) -> dict[str, float] | None:
+    """How far apart, in percent, two arms may be by what rounds of the same arm differ; None with one round.
+
+    Student's interval of a difference of logarithms: the variance of each statistic between the
+    rounds of an arm, both arms pooled. With few rounds it is wide, as it must be.
+
+    Args:
+        base: [rounds, requests] above 0, without nan.
+        arm: the same shape, above 0.
+        level: of the interval.
+
+    >>> steady = np.array([[2.0, 3.0], [2.0, 3.0]])
+    >>> round_noise(steady, 2 * steady)["mean"]
+    0.0
+    """
+    rounds = len(base)
+    if rounds < 2:
+        return None
+    quantile = float(stdtrit(2 * (rounds - 1), (1 + level) / 2))
+    of_base, of_arm = _of_rows(base, STATISTICS), _of_rows(arm, STATISTICS)
+    found = {}
+    for name in STATISTICS:
+        variance = np.mean([np.var(np.log(rows[name]), ddof=1) for rows in (of_base, of_arm)])
+        found[name] = 100.0 * math.expm1(quantile * math.sqrt(2.0 * float(variance) / rounds))
     return found
 
 

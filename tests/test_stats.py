@@ -7,7 +7,7 @@ import pytest
 
 from tanren_dsl import stats
 from tanren_dsl.errors import TanrenError
-from tanren_dsl.stats import complete, paired_bootstrap, sign_test, summary
+from tanren_dsl.stats import complete, paired_bootstrap, round_noise, sign_test, summary
 
 RNG = np.random.default_rng
 
@@ -93,6 +93,26 @@ def test_neighbours_drawn_together_cover_better_where_requests_wait_for_one_anot
     alone, together = coverage(draw, 0.0, "mean", 100), coverage(draw, 0.0, "mean", 100, neighbours=10)
     assert together > alone
     assert together >= 0.85
+
+
+def test_round_noise_covers_what_differs_between_rounds_even_with_two() -> None:
+    inside = 0
+    for trial in range(400):
+        rng = RNG(trial)
+        size = np.exp(rng.normal(3.0, 0.6, (1, 60)))
+        base, arm = size * np.exp(rng.normal(0.0, 0.2, (2, 2, 1)))
+        noise = round_noise(base, arm)
+        assert noise is not None
+        inside += abs(paired_bootstrap(base, arm, seed=0, resamples=1)["p90"].percent) <= noise["p90"]
+    assert inside / 400 >= 0.92
+
+
+def test_round_noise_needs_two_rounds_and_shrinks_with_more() -> None:
+    assert round_noise(np.ones((1, 5)), np.ones((1, 5))) is None
+    few, many = (round_noise(lognormal(1, n, 50), lognormal(2, n, 50)) for n in (2, 8))
+    assert few is not None
+    assert many is not None
+    assert many["mean"] < few["mean"]
 
 
 def test_requests_without_a_value_somewhere_are_left_out_of_both_arms() -> None:

@@ -4,18 +4,21 @@
 arms one for each configuration:
 
     {"config": {...}, "arms": [the default's, the other's], "delta_p99": percent, "interval": [low, high],
-     "deltas": {...}, "noise_floor": {...} or null, "sign_test": {...}, "pairs": n, "verdict": text}
+     "deltas": {...}, "round_noise": {...} or null, "noise_floor": {...} or null, "sign_test": {...},
+     "pairs": n, "verdict": text}
 
 `delta_p99` is (arm / default - 1) * 100 of the p99 time to first token (TTFT), `interval` its 95 %
 interval in the same unit; `deltas` holds the same for `ttft_mean`, `ttft_p50`, `ttft_p90`,
 `ttft_p99`, `tpot_mean` and `e2e_mean`. They compare the requests that ended well in every round of
 both arms (`pairs`); the numbers of an arm are those of all its requests that ended well, rounds
-pooled. The noise floor comes from an A/A comparison in the same configuration: a second default
-arm's interval, and its bound that is further from 0.
+pooled. `round_noise` says, in percent, how far apart two arms may be by what rounds of one arm differ
+(null with one round). The noise floor comes from an A/A comparison in the same configuration: a second
+default arm's interval, and its bound that is further from 0.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tanren_dsl.bench.store import Round
-from tanren_dsl.stats import Difference, Doubles, complete, paired_bootstrap, sign_test, summary
+from tanren_dsl.stats import Difference, Doubles, complete, paired_bootstrap, round_noise, sign_test, summary
 
 MEASURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ttft": ("ttft_s", ("mean", "p50", "p90", "p99")),
@@ -88,6 +91,7 @@ def results_of(config: Mapping[str, Any], arms: Sequence[Measured], seed: int) -
         old, new = complete(base.values_ms("ttft_s"), arm.values_ms("ttft_s"))
         signs = sign_test(old, new)
         own_floor = None if arm.is_default else floor
+        noise = _round_noise(base, arm)
         entries.append(
             {
                 "config": dict(config),
@@ -95,10 +99,11 @@ def results_of(config: Mapping[str, Any], arms: Sequence[Measured], seed: int) -
                 "delta_p99": None if p99 is None else p99.percent,
                 "interval": None if p99 is None else [p99.low, p99.high],
                 "deltas": {name: _delta(one) for name, one in found.items()},
+                "round_noise": noise,
                 "noise_floor": None if floor is None else {name: _floor(one) for name, one in floor.items()},
                 "sign_test": {"faster": signs.lower, "slower": signs.higher, "p": signs.p},
                 "pairs": old.shape[1],
-                "verdict": _verdict(base, arm, found, own_floor),
+                "verdict": _verdict(base, arm, found, noise, own_floor),
             }
         )
     return entries
@@ -142,15 +147,31 @@ def _deltas(base: Measured, arm: Measured, seed: int) -> dict[str, Difference]:
     return found
 
 
+def _round_noise(base: Measured, arm: Measured) -> dict[str, float] | None:
+    found: dict[str, float] = {}
+    for measure, (field, statistics) in MEASURES.items():
+        old, new = complete(base.values_ms(field), arm.values_ms(field))
+        noise = round_noise(old, new) if old.size else None
+        if noise is not None:
+            found |= {f"{measure}_{name}": noise[name] for name in statistics}
+    return found or None
+
+
 def _verdict(
-    base: Measured, arm: Measured, deltas: Mapping[str, Difference], floor: Mapping[str, Difference] | None
-) -> str:
+    base: Measured, arm: Measured, deltas: Mapping[str, Difference], noise: Mapping[str, float] | None,
+    floor: Mapping[str, Difference] | None,
+) -> str:  # fmt: skip
     p99 = deltas.get("ttft_p99")
     if p99 is None:
         return "no verdict: no request ended well in every round of both arms"
     within = f"[{p99.low:+.1f}, {p99.high:+.1f}] %"
     if p99.contains_zero:
         text = f"no difference seen in p99 TTFT: {p99.percent:+.1f} %, {within} contains 0"
+    elif noise is not None and math.log1p(noise["ttft_p99"] / 100) >= abs(math.log1p(p99.percent / 100)):
+        text = (
+            f"no difference seen in p99 TTFT: {p99.percent:+.1f} % is within what rounds of one arm differ, "
+            f"{noise['ttft_p99']:.1f} %"
+        )
     elif floor is not None and abs(p99.percent) <= floor["ttft_p99"].reach:
         text = (
             f"no difference seen in p99 TTFT: {p99.percent:+.1f} % is within the noise of the default "
@@ -168,7 +189,8 @@ def _caveats(base: Measured, arm: Measured, floor: Mapping[str, Difference] | No
     if not arm.is_default and floor is None:
         found.append("no A/A comparison was made here")
     if len(arm.rounds) < _FEW_ROUNDS:
-        found.append(f"{len(arm.rounds)} rounds show little of what differs between rounds")
+        count = "1 round shows nothing" if len(arm.rounds) == 1 else f"{len(arm.rounds)} rounds show little"
+        found.append(f"{count} of what differs between rounds")
     failed = [sum(r.error is not None for one in a.rounds for r in one.records) for a in (base, arm)]
     if any(failed):
         found.append(f"{failed[0]} and {failed[1]} requests failed and are not in the times")

@@ -138,9 +138,12 @@ def _spreads(entry: Mapping[str, Any]) -> list[str]:
     found = []
     for name, delta in entry["deltas"].items():
         low, high = delta["interval"]
-        floor = entry["noise_floor"]
-        noise = "" if floor is None else f"; noise floor {floor[name]['percent']:.1f} %"
-        found.append(f"{name} {delta['percent']:+.1f} % [{low:+.1f}, {high:+.1f}]{noise}")
+        text = f"{name} {delta['percent']:+.1f} % [{low:+.1f}, {high:+.1f}]"
+        if entry["round_noise"] is not None:
+            text += f"; between rounds {entry['round_noise'][name]:.1f} %"
+        if entry["noise_floor"] is not None:
+            text += f"; noise floor {entry['noise_floor'][name]['percent']:.1f} %"
+        found.append(text)
     return found
 
 

@@ -91,6 +91,23 @@ def test_equal_arms_differ_by_nothing_and_are_the_noise_floor_of_the_others() ->
     assert again["verdict"] == "p99 TTFT is 4.0 % higher, [+4.0, +4.0] %"
 
 
+def test_rounds_of_one_arm_that_differ_as_much_leave_no_difference() -> None:
+    def drifting(name: str, factors: list[float], *, default: bool = False) -> Measured:
+        rounds = [measured(name, factor, rounds=1).rounds[0] for factor in factors]
+        return Measured(name, default, rounds, 0)
+
+    arms = [drifting("default", [1.0, 1.3], default=True), drifting("p", [1.35, 1.6])]
+    (entry,) = results_of({}, arms, seed=1)
+    assert entry["interval"][0] > 0
+    assert entry["round_noise"]["ttft_p99"] > entry["delta_p99"]
+    assert "within what rounds of one arm differ" in entry["verdict"]
+    steady = [drifting("default", [1.0, 1.01], default=True), drifting("p", [1.35, 1.36])]
+    assert results_of({}, steady, seed=1)[0]["verdict"].startswith("p99 TTFT is 34.")
+    (single,) = results_of({}, [drifting("default", [1.0], default=True), drifting("p", [1.2])], seed=1)
+    assert single["round_noise"] is None
+    assert "1 round shows nothing" in single["verdict"]
+
+
 def test_failed_requests_leave_both_arms_and_are_said() -> None:
     arms = [measured("default", default=True), measured("p", failed=10, rounds=4)]
     (entry,) = results_of({}, arms, seed=1)
