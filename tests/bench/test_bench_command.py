@@ -237,6 +237,28 @@ def test_servers_are_kept_up_if_asked_and_every_load_uses_the_same(
     assert [entry["config"]["rate"] for entry in found["results"]] == [50.0, 100.0]
 
 
+def test_a_model_of_ones_own_is_served_with_its_sizes_and_arguments(
+    looks_like_vllm: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "llama"
+    model.mkdir()
+    (model / "config.json").write_text('{"vocab_size": 300, "max_position_embeddings": 640}')
+    asked = Wish(
+        model=str(model), python=Path(sys.executable), requests=6, tokens_per_id=2, outputs=2,
+        capacities=(30, 50), serve_args=("--enforce-eager",),
+    )  # fmt: skip
+    made = comparison(asked, [None, loads(KEEP_HITS)], read_trace("chat:1:6"), tmp_path / "out")
+    serving = made.serving
+    assert (serving.vocabulary, serving.max_model_len, serving.block_size) == (300, 480, 16)
+    assert [arm.name for arm in made.plan.arms] == ["default", "default-2", "keep_hits"]
+    arguments = serving.spec(50, Path("p.py")).arguments(1)
+    assert arguments[arguments.index("--num-gpu-blocks-override") + 1] == "51"
+    assert arguments[-1] == "--enforce-eager"
+    assert "--num-gpu-blocks-override" not in serving.spec(None, None).arguments(1)
+    assert not looks_like_vllm.exists()
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_server_that_died_is_started_again(looks_like_vllm: Path, tmp_path: Path) -> None:
     store = Store(tmp_path / "out")
     store.open({})
