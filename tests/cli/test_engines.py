@@ -154,7 +154,7 @@ def test_random_policies_are_different_and_the_same_every_time() -> None:
 def test_conform_runs_every_policy_at_every_capacity(run: Run) -> None:
     python = engine_python("0.32.0")
     short = ("--trace", SMALL, "--requests", "30", "--rate", "8", "--outputs", "8", "--block-size", "32")
-    many = ("--policies", "random:1:7", "--capacity", "300", "--capacity", "400", "--aborts", "0.2")
+    many = ("--policies", "random:1:7", "--capacity", "300", "--capacity", "400", "--aborts", "1")
     result = run("conform", "lru", *many, "--engine", "vllm-0.32", "--python", python, *short, "--json")
     found = data(result)
     assert [(one["policy"], one["settings"]["capacity"]) for one in found] == [

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, settings
 
 from tanren_dsl.backends.vllm import emit
 from tanren_dsl.conform.conform import check_policy_ran
@@ -50,7 +50,6 @@ def differ(engine: tuple[str, Worker, Path], case: Case, policy: Policy | None) 
     except StuckError as error:
         events, stuck, faults = error.events, True, None
     ours, ours_stuck = case.simulate(name, policy)
-    note(f"{name}, {spec}")
     found = compare(events, ours.events).first
     if found is None and stuck != ours_stuck:
         found = f"engine stuck: {stuck}, simulator stuck: {ours_stuck}"
