@@ -1,0 +1,1 @@
+"""The emitted file inside a real engine's own tests."""
