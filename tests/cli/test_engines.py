@@ -153,16 +153,16 @@ def test_random_policies_are_different_and_the_same_every_time() -> None:
 
 def test_conform_runs_every_policy_at_every_capacity(run: Run) -> None:
     python = engine_python("0.32.0")
-    short = ("--trace", SMALL, "--requests", "30", "--rate", "8", "--outputs", "8", "--block-size", "32")
-    many = ("--policies", "random:1:7", "--capacity", "300", "--capacity", "400", "--aborts", "1")
+    short = ("--trace", SMALL, "--requests", "60", "--rate", "20", "--outputs", "30", "--block-size", "32")
+    many = ("--policies", "random:1:7", "--capacity", "400", "--capacity", "500", "--aborts", "1")
     result = run("conform", "lru", *many, "--engine", "vllm-0.32", "--python", python, *short, "--json")
     found = data(result)
     assert [(one["policy"], one["settings"]["capacity"]) for one in found] == [
-        ("lru", 300), ("lru", 400), ("random_7_0", 300), ("random_7_0", 400)
+        ("lru", 400), ("lru", 500), ("random_7_0", 400), ("random_7_0", 500)
     ]  # fmt: skip
     assert {one["divergences"] for one in found} == {0}
     assert all(one["evictions"] > 0 and one["aborts"] > 0 for one in found)
-    assert "4/4 random_7_0 on 0.32.0, 400 blocks" in result.stderr
+    assert "4/4 random_7_0 on 0.32.0, 500 blocks" in result.stderr
 
 
 def test_conform_refuses_a_folder_for_its_log(
