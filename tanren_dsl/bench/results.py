@@ -180,6 +180,8 @@ def _verdict(
     else:
         word = "lower" if p99.percent < 0 else "higher"
         text = f"p99 TTFT is {abs(p99.percent):.1f} % {word}, {within}"
+        if noise is None:
+            text = f"undecided: {text}, but one round cannot tell this from a slow minute of the machine"
     return "; ".join([text, *_caveats(base, arm, floor)])
 
 
@@ -188,9 +190,8 @@ def _caveats(base: Measured, arm: Measured, floor: Mapping[str, Difference] | No
     found = []
     if not arm.is_default and floor is None:
         found.append("no A/A comparison was made here")
-    if len(arm.rounds) < _FEW_ROUNDS:
-        count = "1 round shows nothing" if len(arm.rounds) == 1 else f"{len(arm.rounds)} rounds show little"
-        found.append(f"{count} of what differs between rounds")
+    if 1 < len(arm.rounds) < _FEW_ROUNDS:
+        found.append(f"{len(arm.rounds)} rounds show little of what differs between rounds")
     failed = [sum(r.error is not None for one in a.rounds for r in one.records) for a in (base, arm)]
     if any(failed):
         found.append(f"{failed[0]} and {failed[1]} requests failed and are not in the times")
