@@ -9,6 +9,8 @@ behind the kernel functions and the policy's own `order`. Above the marker stand
 stand-ins, so that this module can be read and linted as it is. It never runs from here.
 """
 
+from typing import Any
+
 import numpy as np
 
 from tanren_dsl.kernels.block_rows import (
@@ -43,19 +45,19 @@ HEAP = False
 KNOBS: tuple[tuple[str, float, float], ...] = ()
 
 
-def _jit(function):
+def _jit(function: Any) -> Any:
     return function
 
 
-def _typed(_signature):
+def _typed(_signature: str) -> Any:
     return _jit
 
 
-def settle(decision, rows, ids, n, keys, scratch):
+def settle(decision: Any, rows: Any, ids: Any, n: int, keys: Any, scratch: Any) -> None:
     """What of the keys is known when a block begins to rest, from the books' rows."""
 
 
-def order(decision, rows, ids, n, keys, scratch):
+def order(decision: Any, rows: Any, ids: Any, n: int, keys: Any, scratch: Any) -> None:
     """The policy's keys, from the settled rows; see `kernels/abi.py`."""
 
 
@@ -73,9 +75,10 @@ _OWN, _PARENT = 0, 1
 _HOLDERS, _CHILD_COUNT, _EVICTED_AT, _EVICTED_USES, _WAITING_COUNT = range(5)
 
 
-def new_state(blocks):
+def new_state(blocks: int) -> Any:
     """The memory of an empty queue of so many block ids, every section on cache lines of its own."""
-    starts, at = [], 512
+    starts: list[int] = []
+    at = 512
     for size in _sizes(blocks):
         starts += [at, at + size]
         at += -(-size // 64) * 64
@@ -88,7 +91,7 @@ def new_state(blocks):
     return state
 
 
-def _sizes(blocks):
+def _sizes(blocks: int) -> tuple[int, ...]:
     entries = 4 * blocks + 64 if HEAP else 0
     heaped = blocks if HEAP else 0
     ring = 1 << max(4, (2 * blocks + 2).bit_length())

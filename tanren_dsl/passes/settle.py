@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tanren_dsl.ir import (
+    Apply,
     Const,
     Fold,
     KnobRef,
@@ -113,8 +114,8 @@ def _rebuilt(ordering: Ordering) -> Ordering:
         match node:
             case Fold(arg=arg):
                 number.append(builder.add(replace(node, arg=number[arg])))
-            case _ if arguments(node):
-                number.append(builder.add(replace(node, args=tuple(number[a] for a in arguments(node)))))
+            case Apply(args=args):
+                number.append(builder.add(replace(node, args=tuple(number[arg] for arg in args))))
             case _:
                 number.append(builder.add(node))
     return builder.build([number[key] for key in ordering.keys])

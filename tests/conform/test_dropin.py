@@ -183,7 +183,8 @@ def test_the_mirror_of_the_queue_stays_in_step(version: str, policy: str, tmp_pa
     script.write_text(SCRIPT)
     done = subprocess.run(
         [python, script, tmp_path, DRIVER.parent], capture_output=True, text=True, timeout=300, check=False,
-        env={"HF_HUB_OFFLINE": "1", "TANREN_NO_IDENTITY": "1", "VLLM_CACHE_ROOT": str(tmp_path), "VLLM_LOGGING_LEVEL": "INFO"},
+        env={"HF_HUB_OFFLINE": "1", "TANREN_NO_IDENTITY": "1", "VLLM_CACHE_ROOT": str(tmp_path),
+             "VLLM_LOGGING_LEVEL": "INFO"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.endswith("well\n")

@@ -81,7 +81,7 @@ def _report(version: str, blocks: int, out: dict[str, Any]) -> None:
     stock, *others = ({"name": name, **_figures(arm)} for name, arm in out.items())
     print(
         f"drop-in, vLLM {version}, {blocks:,} blocks, {stock['share']:.0%} of steps allocate; stock takes "
-        f"{stock['schedule'] * 1e6:.0f} us in schedule() and {stock['update'] * 1e6:.0f} in update_from_output()"
+        f"{stock['schedule'] * 1e6:.0f} us in schedule(), {stock['update'] * 1e6:.0f} in update_from_output()"
     )
     for arm in others:
         total, allocating = (arm[part] / stock[part] for part in ("schedule", "allocating"))

@@ -883,9 +883,10 @@ _OWN, _PARENT = 0, 1
 _HOLDERS, _CHILD_COUNT, _EVICTED_AT, _EVICTED_USES, _WAITING_COUNT = range(5)
 
 
-def new_state(blocks):
+def new_state(blocks: int) -> Any:
     """The memory of an empty queue of so many block ids, every section on cache lines of its own."""
-    starts, at = [], 512
+    starts: list[int] = []
+    at = 512
     for size in _sizes(blocks):
         starts += [at, at + size]
         at += -(-size // 64) * 64
@@ -898,7 +899,7 @@ def new_state(blocks):
     return state
 
 
-def _sizes(blocks):
+def _sizes(blocks: int) -> tuple[int, ...]:
     entries = 4 * blocks + 64 if HEAP else 0
     heaped = blocks if HEAP else 0
     ring = 1 << max(4, (2 * blocks + 2).bit_length())
