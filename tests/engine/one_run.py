@@ -64,7 +64,7 @@ def run(
     command += ["-p", "no:cacheprovider", "--disable-warnings", "--tb=short", f"--basetemp={here / 'tmp'}"]
     command += [word for plugin in plugins for word in ("-p", plugin)]
     ours = {
-        "PYTHONPATH": f"{here}:{folder / PACKAGES}", "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": f"{here}:{folder / PACKAGES}", "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(here / "hub"), "VLLM_CACHE_ROOT": str(folder / "cache"), "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1", "TANREN_RECORD": str(record),
         "TANREN_ATTACHED": str(attached), "TANREN_NO_IDENTITY": "1",

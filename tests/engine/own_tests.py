@@ -48,6 +48,9 @@ QUICK = (
 HUB = ("test_scheduler_e2e", "test_reset_prefix_cache_e2e", "test_priority_scheduler_random")
 """Files of which nothing runs without weights, or a multimodal model, from the hub."""
 
+TIMED = {"0.32.0": ("tests/v1/core/test_kv_cache_utils.py::test_is_kv_cache_spec_uniform",)}
+"""Left out, by version: gives another Python 60 s to import vLLM, which a busy machine exceeds at random."""
+
 
 def select(folder: Path, files: str) -> list[str]:
     """Test files below `tests/v1/core`: `quick`, `core` (all that can run) or `all`."""
@@ -114,6 +117,9 @@ def run_all(python: Path, files: str, jobs: int, only: str = "") -> tuple[list[R
     version = check_env(python)
     folder = prepare(version, python)
     chosen = [file for file in select(folder, files) if only in file]
+    for test in TIMED.get(version, ()):
+        chosen.append(f"--deselect={test}")
+        sys.stderr.write(f"left out, for its time limit: {test}\n")
     texts = {"plain": None, **{name: emit(loads(policy)) for name, policy in POLICIES.items()}}
     special = {"every signal": PLAIN_PYTHON} if files == "quick" else {}
     with tempfile.TemporaryDirectory(prefix="tanren-own-tests-") as work, ThreadPoolExecutor(jobs) as pool:
@@ -146,7 +152,8 @@ def main(arguments: list[str] | None = None) -> int:
     if given.json:
         print(json.dumps({"runs": [asdict(ran) for ran in runs], "wrong": wrong}))
     else:
-        print(table(runs), "", *(account(ran) for ran in runs[1:]), "", *wrong, sep="\n")
+        said = [account(ran) for ran in runs[1:]]
+        print("passed / failed / skipped", table(runs), "", *said, "", *wrong, sep="\n")
         print(f"{len(runs[0].outcomes)} tests, {len(wrong)} differences or faults")
     return 1 if wrong else 0
 
