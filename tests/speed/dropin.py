@@ -1,7 +1,8 @@
-"""What the emitted file adds to vLLM's own scheduler, without a model: ratios from one process.
+"""What the emitted file adds to vLLM's own scheduler, without a model, as ratios.
 
 Stock, stock again (the noise), LRU with the pass-through switched off, and a policy of more than
-20 nodes serve the same chat requests in turns, at three sizes of memory. Only steps after the
+20 nodes serve the same chat requests in turns of 100 steps, each in a process of its own of which
+one runs at a time, at three sizes of memory. Only steps after the
 whole memory was used once count, so blocks are evicted all the time.
 """
 
@@ -11,6 +12,8 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +64,47 @@ def _run(python: Path, blocks: int) -> dict[str, Any]:
             file.write_text(emit(loads(f"policy p : evict {text}")))
             arms[policy] = str(file)
         spec = {
-            "tokens": str(folder / "tokens.npz"), "arms": arms, "block_size": 16, "async": False,
-            "usable_blocks": max(blocks, longest // 16 + 2), "max_num_seqs": 128, "step_us": 20_000,
+            "tokens": str(folder / "tokens.npz"), "block_size": 16, "async": False, "step_us": 20_000,
+            "usable_blocks": max(blocks, longest // 16 + 2), "max_num_seqs": 128,
             "max_num_batched_tokens": 2048, "max_model_len": longest + 1,
         }  # fmt: skip
-        (folder / "spec.json").write_text(json.dumps(spec))
-        script = Path(__file__).with_name("lockstep.py")
-        command = [python, script, DRIVER.parent, folder / "spec.json", folder / "out.json"]
-        variables = {"TANREN_NO_IDENTITY": "1", "TANREN_BUDGET_MS": "1000", "PYTHONHASHSEED": "0"}
-        variables["VLLM_CACHE_ROOT"] = str(python.parent.parent / ".vllm-cache")
-        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, check=False)
-        if done.returncode != 0:
-            raise SystemExit(done.stderr.decode()[-2000:])
-        out: dict[str, Any] = json.loads((folder / "out.json").read_text())
-    return out
+        return _in_turns(python, folder, spec, arms)
+
+
+def _in_turns(
+    python: Path, folder: Path, spec: Mapping[str, Any], arms: Mapping[str, str | None]
+) -> dict[str, Any]:
+    script = Path(__file__).with_name("dropin_arm.py")
+    variables = {"TANREN_NO_IDENTITY": "1", "TANREN_BUDGET_MS": "1000", "PYTHONHASHSEED": "0"}
+    variables["VLLM_CACHE_ROOT"] = str(python.parent.parent / ".vllm-cache")
+    with ExitStack() as stack:
+        running = {}
+        for place, (name, file) in enumerate(arms.items()):
+            (folder / f"spec_{place}.json").write_text(json.dumps({**spec, "policy_file": file}))
+            command = [python, script, DRIVER.parent, folder / f"spec_{place}.json", folder / f"{place}.json"]
+            errors = stack.enter_context((folder / f"errors_{place}.txt").open("w"))
+            process = subprocess.Popen(
+                command, env={**os.environ, **variables}, text=True, bufsize=1,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            )  # fmt: skip
+            running[name] = stack.enter_context(process)
+            _turn(running[name])  # made, and one at a time: the machine is quiet when times are taken
+        live = list(running)
+        while live:
+            live = [name for name in live if _turn(running[name])][::-1]
+        for process in running.values():
+            process.stdin.close()
+            process.wait()
+    return {name: json.loads((folder / f"{place}.json").read_text()) for place, name in enumerate(arms)}
+
+
+def _turn(process: Any) -> bool:
+    """Let one arm do a slice; whether there is more."""
+    process.stdin.write("\n")
+    answer = process.stdout.readline().strip()
+    if not answer:
+        raise SystemExit(f"an arm ended early, status {process.wait()}")
+    return bool(answer == "more")
 
 
 def _report(version: str, blocks: int, out: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
-"""Several schedulers serve one workload in turns, in one process; seconds a step.
+"""One scheduler serves a workload, a slice of steps for each line on its input; seconds a step.
 
-A script that runs inside a vLLM environment as `PYTHON lockstep.py DRIVER_FOLDER SPEC.json
-OUT.json`; `dropin.py` starts it. The specification is the driver's (`conform/engine_driver.py`)
-with `arms`: a policy file, or null for stock, by name. Synchronous.
+A script that runs inside a vLLM environment as `PYTHON dropin_arm.py DRIVER_FOLDER SPEC.json
+OUT.json`; `dropin.py` starts one for each arm and lets them take turns, so that each has a process
+(and the interpreter's own caches) to itself. The specification is the driver's
+(`conform/engine_driver.py`); synchronous.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ os.environ.update(HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_
 sys.path.insert(0, sys.argv[1])
 import engine_driver
 
-SLICE = 20
+SLICE = 100
 """Steps that one arm does before it is the next one's turn."""
 MANY = 1000
 TIMES = 9
@@ -72,29 +73,20 @@ class Arm(engine_driver.Run):  # type: ignore[misc, name-defined]
 
 
 def main() -> None:
-    """Run all arms and write what they took."""
+    """Run a slice for each line, answer with what is left, and write what the steps took."""
     spec = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
-    table = dict(np.load(spec["tokens"]))
-    arms = {name: Arm({**spec, "policy_file": file}, table) for name, file in spec["arms"].items()}
+    answers, sys.stdout = sys.stdout, sys.stderr
+    arm = Arm(spec, dict(np.load(spec["tokens"])))
     gc.collect()
     gc.freeze()
-    live = {name: arm.steps_of_run() for name, arm in arms.items()}
-    turn = 0
-    while live:
-        for name in list(live)[:: -1 if turn % 2 else 1]:
-            for _ in range(SLICE):
-                if next(live[name], 0) == 0:
-                    del live[name]
-                    break
-        turn += 1
+    steps, more = arm.steps_of_run(), True
+    for _ in sys.stdin:
+        more = more and all(next(steps, False) is None for _ in range(SLICE))
+        print("more" if more else "done", file=answers, flush=True)
     out = {
-        name: {
-            "steps": arm.steps,
-            "many_s": arm.seconds_of_many(),
-            "hit_tokens": arm.counts.hit_tokens,
-            "policy": None if arm.module is None else arm.module.status(),
-        }
-        for name, arm in arms.items()
+        "steps": arm.steps,
+        "many_s": arm.seconds_of_many(),
+        "policy": None if arm.module is None else arm.module.status(),
     }
     Path(sys.argv[3]).write_text(json.dumps(out, default=str), encoding="utf-8")
 
