@@ -16,3 +16,8 @@ def engine_python(version: str) -> Path:
     if not python.is_file():
         pytest.skip(f"no vLLM {version}: set {name} or run make vllm-env VLLM={version}")
     return python
+
+
+def cache_of(python: Path) -> str:
+    """A cache folder for each environment: versions overwrite each other's model notes, which are slow to make."""
+    return str(python.parent.parent / ".vllm-cache")

@@ -11,13 +11,13 @@ import pytest
 from tanren_dsl.backends.vllm import emit
 from tanren_dsl.check import loads
 from tanren_dsl.conform.harness import DRIVER
-from tests.conform.environments import engine_python
+from tests.conform.environments import cache_of, engine_python
 
 SCRIPT = """
-import json, random, sys
+import importlib, json, os, random, sys
 
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
-import engine_driver, tanren_policy as policy, vllm.logger
+import engine_driver, vllm.logger
 from vllm import SamplingParams
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
@@ -53,43 +53,49 @@ def served(module):
 
 
 own = served(None)
-print(json.dumps([own == served(policy), len(own), policy.status()]))
+for module, variables in json.loads(sys.argv[3]).items():
+    os.environ.pop("TANREN_NO_NUMBA", None)
+    os.environ.update(variables)
+    policy = importlib.import_module(module)
+    print("RESULT" + json.dumps([module, own == served(policy), len(own), policy.status()["mode"]]))
 """
 
 BREAKS = {
     "raises": ("if n > 4: raise ValueError('broken')", {}, "off: ValueError: broken", "is off"),
-    "raises as plain Python": ("1 / (n < 4)", {"TANREN_NO_NUMBA": "1"}, "off: ZeroDivisionError", "is off"),
-    "gives nan": ("keys[:] = math.nan; return", {}, "active", "not finite"),
+    "divides": ("1 / (n < 4)", {"TANREN_NO_NUMBA": "1"}, "off: ZeroDivisionError", "is off"),
+    "gives_nan": ("keys[:] = math.nan; return", {}, "active", "not finite"),
     "sleeps": ("time.sleep(0.05)", {"TANREN_NO_NUMBA": "1"}, "off: 3 decisions over 20 ms", "is off"),
-    "does not compile": ("nothing_of_the_kind()", {}, "TypingError", "stands aside"),
+    "fails_to_compile": ("nothing_of_the_kind()", {}, "TypingError", "stands aside"),
 }
+"""What goes wrong, the variables it needs, the status that follows, and the words of the one line."""
+
+HEAD = "def order(decision, rows, ids, n, keys, scratch):\n"
 
 
 @pytest.mark.parametrize("version", ["0.19.1", "0.32.0"])
-@pytest.mark.parametrize("name", list(BREAKS))
-def test_no_request_fails_and_one_line_says_so(version: str, name: str, tmp_path: Path) -> None:
-    sabotage, environment, mode, line = BREAKS[name]
-    # As vLLM orders, so that the few decisions before the policy is off change nothing.
-    text = emit(loads("policy p : evict order by last_use"))
-    head = "def order(decision, rows, ids, n, keys, scratch):\n"
-    assert text.count(head) == 1
-    (tmp_path / "tanren_policy.py").write_text(text.replace(head, f"{head}    {sabotage}\n"))
+def test_no_request_fails_and_one_line_says_so(version: str, tmp_path: Path) -> None:
+    python = engine_python(version)
+    for name, (sabotage, *_) in BREAKS.items():
+        # It orders as vLLM does, so that the few decisions before the policy is off change nothing.
+        text = emit(loads(f"policy {name} : evict order by last_use"))
+        assert text.count(HEAD) == 1
+        (tmp_path / f"{name}.py").write_text(text.replace(HEAD, f"{HEAD}    {sabotage}\n"))
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
+    variables = {name: given for name, (_, given, *_) in BREAKS.items()}
     done = subprocess.run(
-        [engine_python(version), script, tmp_path, DRIVER.parent],
-        capture_output=True, text=True, timeout=300, check=False,
-        env={"HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(tmp_path), "PYTHONHASHSEED": "0",
-             "TANREN_NO_IDENTITY": "1", **environment},
+        [python, script, tmp_path, DRIVER.parent, json.dumps(variables)],
+        capture_output=True, text=True, timeout=400, check=False,
+        env={"HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": cache_of(python), "TANREN_NO_IDENTITY": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    same, evictions, status = json.loads(
-        next(text for text in done.stdout.splitlines() if text.startswith("["))
-    )
-    assert same
-    assert evictions > 500
-    assert status["mode"].startswith(mode)
-    log = [text for text in (done.stdout + done.stderr).splitlines() if "tanren: policy" in text]
-    assert [text for text in log if line in text] == [text for text in log if "decides evictions" not in text
-                                                     and "ends" not in text]  # fmt: skip
-    assert sum(line in text for text in log) == 1
+    lines = (done.stdout + done.stderr).splitlines()
+    results = [json.loads(line.removeprefix("RESULT")) for line in lines if line.startswith("RESULT")]
+    assert [name for name, *_ in results] == list(BREAKS)
+    for name, same, evictions, mode in results:
+        assert same, name
+        assert evictions > 500
+        assert mode.startswith(BREAKS[name][2]), name
+        told = [line for line in lines if f"tanren: policy {name} " in line]
+        told = [line for line in told if "decides evictions" not in line and " ends" not in line]
+        assert [BREAKS[name][3] in line for line in told] == [True], told
