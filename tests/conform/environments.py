@@ -19,5 +19,5 @@ def engine_python(version: str) -> Path:
 
 
 def cache_of(python: Path) -> str:
-    """A cache folder for each environment: versions overwrite each other's model notes, which are slow to make."""
+    """A cache folder for each environment: versions overwrite each other's slow model notes."""
     return str(python.parent.parent / ".vllm-cache")
