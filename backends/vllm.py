@@ -1,8 +1,8 @@
 """The vLLM target: one self-contained file that vLLM loads by `--scheduler-cls`.
 
 The file holds the policy's text and hash, the kernel functions, the policy's own
-`order` function as the python backend writes it, and the runtime of
-`vllm_runtime.py`. It imports numpy, numba (a vLLM dependency; it runs without) and
+`settle` and `order` functions as the python backend writes them, and the runtime of
+the other `vllm_*.py`. It imports numpy, numba (a vLLM dependency; it runs without) and
 vLLM, nothing of this package.
 """
 

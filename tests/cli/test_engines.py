@@ -15,16 +15,7 @@ from tanren_dsl.cli.conform_runs import random_policies
 from tanren_dsl.cli.options import examples
 from tanren_dsl.conform.conform import Conformance, Setting
 from tests.cli.conftest import LRU, SMALL, Run, data, refused
-
-
-def engine_python(version: str) -> str:
-    """The Python of one vLLM environment, or a skipped test."""
-    name = "TANREN_VLLM_" + version.replace(".", "_")
-    root = Path(__file__).parents[2]
-    python = Path(os.environ.get(name, root / f".venv-vllm-{version}" / "bin" / "python"))
-    if not python.is_file():
-        pytest.skip(f"no vLLM {version}: set {name} or run make vllm-env VLLM={version}")
-    return str(python)
+from tests.conform.environments import engine_python
 
 
 def test_compile_for_vllm_writes_one_file_and_prints_the_flag(run: Run, tmp_path: Path) -> None:
@@ -152,7 +143,7 @@ def test_random_policies_are_different_and_the_same_every_time() -> None:
 
 
 def test_conform_runs_every_policy_at_every_capacity(run: Run) -> None:
-    python = engine_python("0.32.0")
+    python = str(engine_python("0.32.0"))
     short = ("--trace", SMALL, "--requests", "60", "--rate", "20", "--outputs", "30", "--block-size", "32")
     many = ("--policies", "random:1:7", "--capacity", "400", "--capacity", "500", "--aborts", "1")
     result = run("conform", "lru", *many, "--engine", "vllm-0.32", "--python", python, *short, "--json")
@@ -175,7 +166,7 @@ def test_conform_refuses_a_folder_for_its_log(
 
 
 def test_conform_finds_no_difference(run: Run, tmp_path: Path) -> None:
-    python = engine_python("0.32.0")
+    python = str(engine_python("0.32.0"))
     short = ("--trace", SMALL, "--requests", "40", "--rate", "4", "--outputs", "8", "--log", "events.jsonl")
     (found,) = data(run("conform", "t_lru", "--engine", "vllm-0.32", "--python", python, *short, "--json"))
     assert (found["divergences"], found["first"], found["version"]) == (0, None, "0.32.0")
