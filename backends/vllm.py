@@ -15,7 +15,14 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from tanren_dsl import __version__
-from tanren_dsl.backends import vllm_evictor, vllm_hashes, vllm_kernels, vllm_runtime, vllm_warm
+from tanren_dsl.backends import (
+    vllm_choice,
+    vllm_evictor,
+    vllm_hashes,
+    vllm_kernels,
+    vllm_runtime,
+    vllm_warm,
+)
 from tanren_dsl.backends.python import emit_function
 from tanren_dsl.backends.python_helpers import helpers_source
 from tanren_dsl.errors import UnsupportedError
@@ -41,7 +48,7 @@ _OF_STEP = frozenset({"spaced_uses", "waiting_refs"})
 
 _MARKER = "# ======== runtime ========\n"
 _KERNEL_MODULES = (free_ring, static_heap, block_rows)
-_RUNTIME_MODULES = (vllm_runtime, vllm_kernels, vllm_hashes, vllm_warm, vllm_evictor)
+_RUNTIME_MODULES = (vllm_runtime, vllm_kernels, vllm_choice, vllm_hashes, vllm_warm, vllm_evictor)
 
 
 def emit(evict: Policy) -> str:
@@ -130,6 +137,7 @@ def _constants(policy: Policy, columns: tuple[str, ...], halves: Split) -> str:
     shape = analyze(policy).shape
     numbered = bool(_BY_HASH & reads)
     changing = bool(reads - FIXED_SIGNALS - set(STORED["evict"])) or not reads.isdisjoint(_OF_STEP)
+    heap = shape != "dynamic"
     knobs = tuple(
         (knob.name, MICROSECONDS_PER_SECOND**knob.type.unit.time, knob.default)
         for knob in policy.knobs
@@ -143,7 +151,8 @@ def _constants(policy: Policy, columns: tuple[str, ...], halves: Split) -> str:
             f"FITS = {FITS!r}",
             f"MADE_BY = {__version__!r}",
             f"SHAPE = {shape!r}",
-            f"HEAP = {shape != 'dynamic' and policy.percent is None}",
+            f"HEAP = {heap}",
+            f"AHEAD = {not heap and not numbered}",
             f"PERCENT = {policy.percent!r}",
             f"KEY_COUNT = {len(policy.order.keys)}",
             f"KNOBS = {knobs!r}",

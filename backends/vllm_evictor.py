@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tanren_dsl.backends.vllm_choice import pick
 from tanren_dsl.backends.vllm_hashes import Hashes
 from tanren_dsl.backends.vllm_kernels import (
     _DECISION,
@@ -20,16 +21,19 @@ from tanren_dsl.backends.vllm_kernels import (
     _ENDS,
     _FAULT,
     _FAULTS,
+    _LEFT,
+    _NEXT,
     _OUT,
     _OUT_OF_STEP,
     _PICKED,
+    _STANDS,
     _TALLY,
     _f8,
     _i8,
     _queue,
     _u4,
+    all_unhashed,
     new_state,
-    pick,
     released,
     taken_back,
     unhashed,
@@ -69,7 +73,7 @@ from tanren_dsl.kernels.free_ring import UNSCORED, ring_push_back
 POLICY = ""
 PERCENT: float | None = None
 READS: frozenset[str] = frozenset()
-WRITES = USES_MATTER = NUMBERED = AS_OF_STEP = True
+WRITES = USES_MATTER = NUMBERED = AS_OF_STEP = AHEAD = True
 DECISION_WIDTH = 12
 _LOG = logging.getLogger("vllm.tanren")
 _STATUS: dict[str, Any] = {}
@@ -78,6 +82,8 @@ _SLOW_MEMORY = 500
 
 
 # ======== runtime ========
+
+_MANY_PENDING = 256
 
 
 class Evictor:
@@ -113,7 +119,10 @@ class Evictor:
         self.decision[TOKEN_BUDGET] = float(scheduler.max_num_scheduled_tokens)
         self.decision[DECISION_WIDTH:] = knob_values()
         self.hashes = Hashes(count, self.usable) if NUMBERED else None
-        self.no_table, self.one = np.zeros((1, 1), np.int64), np.zeros(1, np.uint32)
+        self.no_table = np.zeros((1, 1), np.int64)
+        self.pending: list[Any] = []
+        self.named: list[int] = []  # by the step's ranking; those before `at` are taken
+        self.at = self.standing = 0
 
         ring, pos, ends = _queue(self.state)
         for block in self.queue.get_all_free_blocks():
@@ -132,8 +141,11 @@ class Evictor:
         self.now = float(now)
 
     def step_begins(self) -> None:
-        """Freeze everything that is *as of this step*."""
+        """Freeze everything that is *as of this step*; the ranking of the last one no longer stands."""
         self.freeze_now()
+        self.standing = self.ends[_LEFT] = 0
+        if len(self.pending) > _MANY_PENDING:
+            self.flush()
         if AS_OF_STEP:
             self._freeze_signals()
 
@@ -188,6 +200,7 @@ class Evictor:
         """Blocks are held again: an admission hits them, or a connector copies them."""
         if not blocks:
             return
+        self._before_change()
         ids = ids_of(blocks)
         if self.admission is not None and blocks[-1] is self.hit_end:
             self.hit_end = None
@@ -200,26 +213,39 @@ class Evictor:
         *_args: Any, block_mask: Any = None, **_more: Any,
     ) -> None:  # fmt: skip
         """Blocks of the request's chain, from the first not yet cached on, got their hash."""
-        first = num_cached_blocks
-        if block_mask is not None and not all(block_mask):
-            for place, chosen in enumerate(block_mask, first):
-                if chosen:
-                    self.written(_, request, blocks, place, place + 1)
+        first, prompt = num_cached_blocks, request.num_prompt_tokens
+        fresh = blocks[first:num_full_blocks]  # may be fewer than named
+        if block_mask is None or all(block_mask):
+            self.pending.append((fresh, self.now, first, prompt, request))
         else:
-            fresh = blocks[first:num_full_blocks]  # may be fewer than named
-            if len(fresh) == 1:
-                self.one[0] = fresh[0].block_id
-                self._write(request, self.one, first)
-            elif fresh:
-                self._write(request, ids_of(fresh), first)
+            for place, (block, chosen) in enumerate(zip(fresh, block_mask, strict=False), first):
+                if chosen:
+                    self.pending.append(([block], self.now, place, prompt, request))
 
-    def _write(self, request: Any, ids: Any, first: int) -> None:
-        written(self.state, ids, self.now, first, self.block_size, request.num_prompt_tokens)
+    def flush(self) -> None:
+        """Hand over what was written; it must be known before any of it is released or counted."""
+        pending, self.pending = self.pending, []
+        blocks: list[Any] = []
+        spans: list[float] = []
+        for fresh, now, first, prompt, _ in pending:
+            blocks += fresh
+            spans += (len(fresh), now, first, prompt)
+        ids = ids_of(blocks)
+        written(self.state, ids, np.array(spans, np.float64), self.block_size)
         if self.hashes is not None:
-            self.hashes.written(self.state, ids, request, first)
+            for fresh, _, first, _, request in pending:
+                self.hashes.written(self.state, ids[: len(fresh)], request, first)
+                ids = ids[len(fresh) :]
+
+    def _before_change(self) -> None:
+        """The queue or the hashes of queued blocks are about to change."""
+        self.standing = 0
+        if self.pending:
+            self.flush()
 
     def forgotten(self, block_ids: Any) -> None:
         """These blocks may have lost their hash otherwise than as victims."""
+        self._before_change()
         gone = [b for b in block_ids if self.blocks[b].block_hash is None and b != 0]
         if self.hashes is not None:
             self.hashes.evicted(self.state, np.array(gone, np.uint32), len(gone))
@@ -228,43 +254,63 @@ class Evictor:
 
     def reset(self) -> None:
         """All hashes are gone."""
+        self._before_change()
         if self.hashes is not None:
             self.hashes.forget()
-        for b in range(1, len(self.blocks)):
-            unhashed(self.state, b, self.unhashed_unscored)
+        all_unhashed(self.state, self.unhashed_unscored)
 
     def entered(self, blocks: Any, to_front: bool) -> None:
         """Blocks enter the free queue, in this order, at its back or (the first as head) its front."""
+        self._before_change()
         released(self.state, ids_of(blocks), self.now, to_front)
 
     # -- the decision ------------------------------------------------------------
 
     def choose(self, n: int) -> list[Any] | None:
         """The n blocks to take, best victim first; None: take the engine's own."""
+        at = self.at
+        if at + n <= self.standing:
+            self.at = self.ends[_NEXT] = at + n
+            return self._found(self.named[at : at + n])
         began = time.perf_counter()
-        hashes = self.hashes
-        table = self.no_table if hashes is None else hashes.table
-        answer = pick(self.state, table, n, self.queue.num_free_blocks, self.extra)
-        if answer == _FAULT and self.ends[_FAULTS] == 1:
-            _LOG.warning("tanren: policy %s gave a key that is not finite; %s", POLICY, _OWN_ORDER)
-        if answer == _OUT_OF_STEP:
-            raise RuntimeError(
-                f"{n} blocks asked for, {self.queue.num_free_blocks} free, {self.ends[2]} in the mirror"
-            )
-        if hashes is not None:
-            hashes.evicted(self.state, self.out, n)
-        victims = None
-        if answer == _PICKED:
-            blocks = self.blocks
-            victims = [blocks[b] for b in self.out[:n].tolist()]
-            for block in victims:
-                if block.next_free_block is None:
-                    raise RuntimeError("the mirror of the free queue is out of step")
+        victims = self._decide(n)
         took_s = time.perf_counter() - began
         self.spent_s += took_s
         self.slow -= self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
         if took_s > self.budget_s:
             self._was_slow()
+        return victims
+
+    def _decide(self, n: int) -> list[Any] | None:
+        hashes = self.hashes
+        if hashes is None:
+            answer = pick(self.state, self.no_table, n, self.queue.num_free_blocks, self.extra)
+        else:
+            if self.pending:
+                self.flush()
+            answer = pick(self.state, hashes.table, n, self.queue.num_free_blocks, self.extra)
+        if answer == _OUT_OF_STEP:
+            raise RuntimeError(
+                f"{n} blocks asked for, {self.queue.num_free_blocks} free, {self.ends[2]} in the mirror"
+            )
+        if answer == _FAULT and self.ends[_FAULTS] == 1:
+            _LOG.warning("tanren: policy %s gave a key that is not finite; %s", POLICY, _OWN_ORDER)
+        at = self.at if answer == _STANDS else 0
+        self.at = at + n
+        if hashes is not None:
+            hashes.evicted(self.state, self.out[at:], n)
+        if AHEAD:
+            self.standing = self.at + int(self.ends[_LEFT])
+            self.named = self.out[: self.standing].tolist()
+            return self._found(self.named[at : self.at]) if answer in (_PICKED, _STANDS) else None
+        return self._found(self.out[at : self.at].tolist()) if answer in (_PICKED, _STANDS) else None
+
+    def _found(self, ids: list[int]) -> list[Any]:
+        blocks = self.blocks
+        victims = [blocks[b] for b in ids]
+        for block in victims:
+            if block.next_free_block is None:
+                raise RuntimeError("the mirror of the free queue is out of step")
         return victims
 
     def _was_slow(self) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from tanren_dsl.backends.vllm_choice import pick
 from tanren_dsl.backends.vllm_hashes import Hashes
 from tanren_dsl.backends.vllm_kernels import (
     _DECISION,
     _TALLY,
     _f8,
+    all_unhashed,
     new_state,
-    pick,
     released,
     taken_back,
     unhashed,
@@ -53,7 +54,7 @@ def warm_up(decision: Any) -> None:
         hashes.written(state, ids, _Asking(), 0)
         table = hashes.table
     if WRITES:
-        written(state, ids, 0.0, 0, 1, 2)
+        written(state, ids, np.array((3.0, 0.0, 0.0, 2.0)), 1)
     released(state, ids[:2], 0.0, False)
     released(state, ids[2:], 0.0, True)
     pick(state, table, 1, 3, 4)
@@ -65,6 +66,7 @@ def warm_up(decision: Any) -> None:
         used(state, ids[:1], 0.0, 0.0)
     taken_back(state, ids)
     unhashed(state, 1, False)
+    all_unhashed(state, False)
 
 
 class _Asking:

@@ -23,6 +23,8 @@ UNSCORED = 2147483648
 LOW = np.uint32(2147483647)
 FEW = 96
 """Up to so many victims are found by insertion."""
+SPARE = 32
+"""A ranking names at most so many blocks beyond those asked for."""
 
 
 @inlined
@@ -120,6 +122,12 @@ def ring_consider(ring, pos, ends, n, extra, plain, scored):
     if at - ends[0] > 2 * want + 64:
         ring_close(ring, pos, ends, at)
     return plains, rated
+
+
+@inlined
+def spare_of(considered, n):
+    """How many blocks beyond n a ranking of so many considered ones names, for the rest of the step."""
+    return min(SPARE, (considered - n) // 2)
 
 
 @inlined
@@ -234,12 +242,13 @@ def heap_sink(keys, heap, size, item):
 
 
 @inlined
-def ring_take(ring, pos, ends, n, plain, plains, scored, rated, keys, flat, chosen, firsts, out):
+def ring_take(ring, pos, ends, n, spare, plain, plains, scored, rated, keys, flat, chosen, firsts, out):
     """Choose n of the considered blocks into `out`, by the keys of `scored`. Modifies the queue.
 
-    Unscored ones go first, in the engine's order; then the lowest (keys, engine's order).
+    Unscored ones go first, in the engine's order; then the lowest (keys, engine's order). The `spare`
+    next ones stand behind them in `out` and stay in the queue (0, if all n are unscored).
     Any non-finite key (`flat` is `keys` in one dimension): the engine's own order for the whole
-    decision. Returns 1 for such a fault.
+    decision, and none behind it. Returns 1 for such a fault.
     """
     if plains < n and not all_finite(flat, rated * keys.shape[1]):
         ring_pop_front(ring, pos, ends, n, out)
@@ -248,8 +257,8 @@ def ring_take(ring, pos, ends, n, plain, plains, scored, rated, keys, flat, chos
     for i in range(filled):
         out[i] = plain[i]
     if filled < n:
-        lowest_rows(keys, rated, n - filled, chosen, firsts)
-        for i in range(n - filled):
+        lowest_rows(keys, rated, n - filled + spare, chosen, firsts)
+        for i in range(n - filled + spare):
             out[filled + i] = scored[chosen[i]]
     for i in range(n):
         ring_remove(ring, pos, ends, out[i])

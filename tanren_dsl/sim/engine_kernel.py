@@ -63,14 +63,15 @@ from tanren_dsl.sim.engine_state import (
 )
 from tanren_dsl.sim.pool import (
     EVICTIONS,
+    LEFT,
     WHERE,
     pool_evict,
     pool_forget,
     pool_release,
-    pool_take,
     pool_use,
     pool_write,
 )
+from tanren_dsl.sim.take import pool_take_in_step
 
 STUCK_STEPS = 8
 """So many empty steps in a row, with nothing to come, and the requests that remain wait for ever."""
@@ -135,7 +136,7 @@ def allocate(engine, pool, rule, limits, r, computed, new, hits):
         engine.blocks[at + engine.held[r]] = block
         engine.held[r] += 1
     engine.cached[r] += hits
-    pool_take(pool, rule, need, engine.taken)
+    pool_take_in_step(pool, rule, need, engine.taken)
     for i in range(need):
         block = engine.taken[i]
         if pool.block_hash[block] >= 0:
@@ -173,7 +174,8 @@ def release(engine, pool, rule, limits, r):
 
 @inlined
 def freeze(engine, pool, limits):
-    """Hold every signal that is *as of this step*."""
+    """Hold every signal that is *as of this step*; the ranking of the last one no longer stands."""
+    pool.counts[LEFT] = 0
     state, decision, tally = engine.state, pool.decision, pool.tally
     now = float(state[TIME])
     decision[NOW] = now

@@ -1,8 +1,9 @@
-"""The engine's block pool in flat arrays: free queue, hashes, signals, victims.
+"""The engine's block pool in flat arrays: free queue, hashes, signals.
 
-What it is: the state and the verbs that replay mode and engine mode share. What it
-isn't: a lookup table from hash to blocks, which differs between the two (replay mode
-keeps one block a hash, engine mode keeps duplicates as vLLM does).
+What it is: the state and the verbs that replay mode and engine mode share; victims are
+chosen in `take.py`. What it isn't: a lookup table from hash to blocks, which differs
+between the two (replay mode keeps one block a hash, engine mode keeps duplicates as vLLM
+does).
 
 Every verb modifies the pool it is given, unless it says otherwise.
 """
@@ -18,7 +19,6 @@ from tanren_dsl.kernels.block_rows import (
     HUGE,
     LAST_USE,
     USES,
-    WAITING_REFS,
     new_rows,
     row_released,
     row_used,
@@ -26,20 +26,15 @@ from tanren_dsl.kernels.block_rows import (
 )
 from tanren_dsl.kernels.call import call_scorer
 from tanren_dsl.kernels.free_ring import (
-    EMPTY,
-    LOW,
     UNSCORED,
     new_ring,
     ring_compact,
-    ring_consider,
-    ring_pop_front,
     ring_push_back,
     ring_push_front,
     ring_remove,
-    ring_take,
 )
 from tanren_dsl.kernels.jit import inlined
-from tanren_dsl.kernels.static_heap import heap_enter, heap_leave, heap_take
+from tanren_dsl.kernels.static_heap import heap_enter, heap_leave
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -50,8 +45,9 @@ SCAN = 1
 HEAP = 2
 """Static keys, every free block considered: a heap."""
 
-EVICTIONS, FAULTS, DECISIONS = range(3, 6)
-"""Places in `counts`; the first three are the heap's."""
+EVICTIONS, FAULTS, DECISIONS, LEFT, NEXT_LISTED = range(3, 8)
+"""Places in `counts`; the first three are the heap's. LEFT: blocks that the step's ranking still names,
+from number NEXT_LISTED of `listed` on."""
 WHERE, CHILD_COUNT, GHOST_SEQ, GHOST_COUNT = range(4)
 """Columns of the hash table: the block that a lookup finds (-1: none), cached blocks whose parent
 this is, the number of its last eviction, and the uses it had collected by then. Where several
@@ -65,6 +61,7 @@ class Rule(NamedTuple):
         mode: PASS_THROUGH, SCAN or HEAP.
         address: the compiled ordering; 0 means the oracle's keys (furthest next use, deepest).
         extra: free blocks considered beyond the n asked for.
+        lists: a ranking serves a whole step (engine mode); in replay mode a request takes once.
         keeps_children: the ordering reads `children`, so the rows carry it.
         keeps_waiting: the ordering reads `waiting_refs`; replay mode, where nobody waits, never has it.
     """
@@ -72,6 +69,7 @@ class Rule(NamedTuple):
     mode: int
     address: int
     extra: int
+    lists: int
     keeps_children: int
     keeps_waiting: int
 
@@ -90,6 +88,7 @@ class Pool(NamedTuple):
     keys: _Array
     flat: _Array
     lows: _Array
+    listed: _Array
     scratch: _Array
     entry_keys: _Array
     entry_block: _Array
@@ -124,13 +123,14 @@ def new_pool(
         keys=keys,
         flat=keys.reshape(-1),
         lows=np.zeros(blocks, np.uint32),
+        listed=np.zeros(blocks, np.uint32),
         scratch=np.zeros(blocks, np.float64),
         entry_keys=np.zeros((entries, key_count), np.float64),
         entry_block=np.zeros(entries, np.uint32),
         entry_stamp=np.zeros(entries, np.int64),
         stamp=np.zeros(blocks, np.int64),
         bad=np.zeros(blocks, np.uint8),
-        counts=np.zeros(6, np.int64),
+        counts=np.zeros(8, np.int64),
         next_use=np.zeros(blocks, np.float64),
         block_hash=np.full(blocks, -1, np.int32),
         block_parent=np.full(blocks, -1, np.int32),
@@ -168,99 +168,6 @@ def score(pool, rule, ids, n):
 
 
 @inlined
-def pool_take(pool, rule, n, out):
-    """Choose n free blocks into `out` as the rule says; they leave the queue, hashes stay on them."""
-    if n == 0:
-        return
-    if rule.mode == PASS_THROUGH:
-        ring_pop_front(pool.ring, pool.pos, pool.ends, n, out)
-        return
-    if rule.mode == HEAP:
-        _take_from_heap(pool, n, out)
-        return
-    plains, rated = ring_consider(pool.ring, pool.pos, pool.ends, n, rule.extra, pool.plain, pool.scored)
-    if plains < n:
-        if rule.keeps_waiting != 0:
-            _fill_waiting(pool, rated)
-        score(pool, rule, pool.scored, rated)
-        pool.counts[DECISIONS] += 1
-    pool.counts[FAULTS] += ring_take(
-        pool.ring,
-        pool.pos,
-        pool.ends,
-        n,
-        pool.plain,
-        plains,
-        pool.scored,
-        rated,
-        pool.keys,
-        pool.flat,
-        pool.lows,
-        pool.scratch,
-        out,
-    )
-
-
-@inlined
-def _fill_waiting(pool, n):
-    for j in range(n):
-        block = pool.scored[j]
-        held = pool.block_hash[block]
-        pool.rows[block, WAITING_REFS] = float(pool.awaited[held]) if held >= 0 else 0.0
-
-
-@inlined
-def pool_replace(pool, rule, n, out):
-    """Take n blocks that get another hash and their place in the queue at once; evict what they held.
-
-    The same victims and effects as `pool_take` and `pool_evict`, less what would be overwritten.
-    """
-    if rule.mode != PASS_THROUGH:
-        pool_take(pool, rule, n, out)
-        for i in range(n):
-            if pool.block_hash[out[i]] >= 0:
-                pool.counts[EVICTIONS] += 1
-                pool.hashes[pool_evict(pool, rule, out[i], pool.counts[EVICTIONS]), WHERE] = -1
-        return
-    mask = pool.ring.shape[0] - 1
-    at = pool.ends[0]
-    evictions = pool.counts[EVICTIONS]
-    for i in range(n):
-        entry = pool.ring[at & mask]
-        while entry == EMPTY:
-            at += 1
-            entry = pool.ring[at & mask]
-        at += 1
-        block = entry & LOW
-        out[i] = block
-        if pool.block_hash[block] >= 0:
-            evictions += 1
-            pool.hashes[pool_evict(pool, rule, block, evictions), WHERE] = -1
-    pool.counts[EVICTIONS] = evictions
-    pool.ends[0] = at
-    pool.ends[2] -= n
-
-
-@inlined
-def _take_from_heap(pool, n, out):
-    decided, fault = heap_take(
-        pool.ring,
-        pool.pos,
-        pool.ends,
-        pool.entry_keys,
-        pool.entry_block,
-        pool.entry_stamp,
-        pool.counts,
-        pool.stamp,
-        pool.bad,
-        n,
-        out,
-    )
-    pool.counts[DECISIONS] += decided
-    pool.counts[FAULTS] += fault
-
-
-@inlined
 def _leave(pool, rule, block):
     ring_remove(pool.ring, pool.pos, pool.ends, block)
     if rule.mode == HEAP:
@@ -271,6 +178,7 @@ def _leave(pool, rule, block):
 def pool_use(pool, rule, block, now, chain, mean_gap):
     """An admission uses a cached block, which leaves the queue if it is in it. Returns the gap before."""
     if pool.pos[block] != -1:
+        pool.counts[LEFT] = 0
         _leave(pool, rule, block)
     return row_used(pool.rows, block, now, chain, mean_gap)
 
@@ -323,6 +231,7 @@ def pool_forget(pool, block):
 @inlined
 def pool_release(pool, rule, block, now, to_front, unhashed_unscored):
     """A block's last reference is gone: it enters the free queue, at the back unless told otherwise."""
+    pool.counts[LEFT] = 0
     hashed = 1 if pool.block_hash[block] >= 0 else 0
     row_released(pool.rows, block, now, hashed)
     mark = UNSCORED if hashed == 0 and unhashed_unscored != 0 else 0

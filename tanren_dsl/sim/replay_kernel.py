@@ -31,11 +31,11 @@ from tanren_dsl.sim.pool import (
     Rule,
     pool_admit,
     pool_place,
-    pool_replace,
     pool_reserve,
     pool_use,
     pool_write,
 )
+from tanren_dsl.sim.take import pool_replace
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -126,19 +126,19 @@ def serve(pool, rule, job, usable, tokens, last):
 @jit
 def replay_in_order(pool, _rule, job, usable, tokens, last):
     """`serve` in the engine's own order."""
-    serve(pool, Rule(PASS_THROUGH, 0, 0, 0, 0), job, usable, tokens, last)
+    serve(pool, Rule(PASS_THROUGH, 0, 0, 0, 0, 0), job, usable, tokens, last)
 
 
 @jit
 def replay_by_scan(pool, rule, job, usable, tokens, last):
     """`serve` with victims found by scoring the considered set."""
-    serve(pool, Rule(SCAN, rule.address, rule.extra, rule.keeps_children, 0), job, usable, tokens, last)
+    serve(pool, Rule(SCAN, rule.address, rule.extra, 0, rule.keeps_children, 0), job, usable, tokens, last)
 
 
 @jit
 def replay_by_heap(pool, rule, job, usable, tokens, last):
     """`serve` with victims from the heap."""
-    serve(pool, Rule(HEAP, rule.address, rule.extra, 0, 0), job, usable, tokens, last)
+    serve(pool, Rule(HEAP, rule.address, rule.extra, 0, 0, 0), job, usable, tokens, last)
 
 
 REPLAY: dict[int, Callable[..., None]] = {

@@ -68,24 +68,24 @@ def victims_of(
     decision[DECISION_WIDTH:] = [knob.default for knob in policy.knobs]
     extra = considered_extra(policy.percent, usable)
     if use_shortcuts and shape == "identity":
-        return Victims(policy.name, Rule(PASS_THROUGH, 0, 0, 0, 0), 1, decision)
+        return Victims(policy.name, Rule(PASS_THROUGH, 0, 0, 0, 0, 0), 1, decision)
     code = compile_ordering(policy, policy.order)
     heap = use_shortcuts and shape != "dynamic" and policy.percent is None
     keeps_children, keeps_waiting = (int(name in policy.signals()) for name in ("children", "waiting_refs"))
-    rule = Rule(HEAP if heap else SCAN, code.address, extra, keeps_children, keeps_waiting)
+    rule = Rule(HEAP if heap else SCAN, code.address, extra, 1, keeps_children, keeps_waiting)
     return Victims(policy.name, rule, code.key_count, decision, code)
 
 
 def belady(usable: int, window: int | None = None) -> Victims:
     """Furthest next use first, deepest among equals; among the first n + window free blocks if given."""
-    rule = Rule(HEAP, 0, 0, 0, 0) if window is None else Rule(SCAN, 0, min(window, usable), 0, 0)
+    rule = Rule(HEAP, 0, 0, 0, 0, 0) if window is None else Rule(SCAN, 0, min(window, usable), 0, 0, 0)
     label = "belady" if window is None else f"belady-{window}"
     return Victims(label, rule, 2, np.zeros(DECISION_WIDTH))
 
 
 def stock() -> Victims:
     """The engine's own order."""
-    return Victims("stock", Rule(PASS_THROUGH, 0, 0, 0, 0), 1, np.zeros(DECISION_WIDTH))
+    return Victims("stock", Rule(PASS_THROUGH, 0, 0, 0, 0, 0), 1, np.zeros(DECISION_WIDTH))
 
 
 def as_array(values: Any) -> NDArray[np.int64]:

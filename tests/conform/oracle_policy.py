@@ -32,10 +32,12 @@ class Judge:
         self.now, self.mark, self.tokens = 0.0, 0.0, 0
         self.step: dict[str, float] = {}
         self.wanted: list[set[int]] = []
+        self.ranked: list[int] = []  # what the step's ranking still names, and the queue it ranked
+        self.queue: list[int] = []
 
     def begin(self, now: float, free: int, running: int, waiting: Iterable[Any]) -> None:
         """Freeze what is *as of this step*; `waiting` are the oracle's requests."""
-        self.now = now
+        self.now, self.ranked = now, []
         if now > self.mark:
             if self.tokens > 0:
                 self.rate.add(self.tokens / (now - self.mark))
@@ -95,7 +97,17 @@ class Judge:
         row["last_use"] = self.now
 
     def choose(self, free: list[int], count: int) -> list[int]:
-        """The victims among the free blocks, which stand in the engine's own order."""
+        """The victims among the free blocks, which stand in the engine's own order.
+
+        A ranking serves the whole step, unless another block enters or leaves the queue.
+        """
+        if free != self.queue or count > len(self.ranked):
+            self.ranked = self._rank(free, count)
+        victims, self.ranked = self.ranked[:count], self.ranked[count:]
+        self.queue = [block for block in free if block not in victims]
+        return victims
+
+    def _rank(self, free: list[int], count: int) -> list[int]:
         percent, usable = self.policy.percent, self.spec.usable_blocks
         considered = free[: count + (usable if percent is None else -int(-percent * usable // 100))]
         plain = [block for block in considered if self._is_unscored(block)]
@@ -109,7 +121,10 @@ class Judge:
         keys = interp.evaluate(self.policy, self.policy.order, self.step, columns, len(scored))
         order, fault = interp.order(keys)
         self.faults += fault
-        return considered[:count] if fault else (plain + [scored[i] for i in order])[:count]
+        if fault:
+            return considered[:count]
+        spare = min(32, (len(considered) - count) // 2)
+        return (plain + [scored[i] for i in order])[: count + spare]
 
     def _is_unscored(self, block: int) -> bool:
         row = self.blocks.get(block)

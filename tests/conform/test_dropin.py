@@ -89,6 +89,9 @@ class Engine:
     def check(self):
         evictor, pool = self.evictor, self.pool
         assert evictor.on, policy.status()
+        if evictor.pending:
+            evictor.flush()
+        policy.catch_up(evictor.state)
         ring, pos, ends = policy._queue(evictor.state)
         mirror = [int(ring[at & len(ring) - 1]) for at in range(*ends[:2].tolist())]
         mirror = [entry for entry in mirror if entry != policy.EMPTY]
@@ -129,8 +132,13 @@ class Engine:
         assert len(hashes.number) + len(hashes.spare) == len(hashes.key)
 
     def check_heap(self, state, mirror):
-        stamp = policy._i8(state, policy._STAMP)
-        scored = {entry for entry in mirror if entry < policy.UNSCORED}
+        ends = policy._i8(state, policy._ENDS)
+        if ends[policy._STRAYS] > 0:
+            return
+        pos, stamp = policy._i8(state, policy._POS), policy._i8(state, policy._STAMP)
+        front = [pos[entry & int(policy.LOW)] < ends[policy._FRONTIER] for entry in mirror]
+        assert front == sorted(front, reverse=True) and sum(front) == ends[policy._FRONT]
+        scored = {entry for entry, known in zip(mirror, front) if known and entry < policy.UNSCORED}
         size = int(policy._i8(state, policy._HEAP)[policy.HEAP_SIZE])
         blocks, stamps = policy._u4(state, policy._ENTRY_BLOCK), policy._i8(state, policy._ENTRY_STAMP)
         live = {int(b) for b, s in zip(blocks[:size], stamps[:size]) if stamp[b] == s}
