@@ -21,6 +21,7 @@ from tanren_dsl.backends import (
     vllm_hashes,
     vllm_kernels,
     vllm_runtime,
+    vllm_state,
     vllm_warm,
 )
 from tanren_dsl.backends.python import emit_function
@@ -48,7 +49,7 @@ _OF_STEP = frozenset({"spaced_uses", "waiting_refs"})
 
 _MARKER = "# ======== runtime ========\n"
 _KERNEL_MODULES = (free_ring, static_heap, block_rows)
-_RUNTIME_MODULES = (vllm_runtime, vllm_kernels, vllm_choice, vllm_hashes, vllm_warm, vllm_evictor)
+_RUNTIME_MODULES = (vllm_runtime, vllm_state, vllm_kernels, vllm_choice, vllm_hashes, vllm_warm, vllm_evictor)
 
 
 def emit(evict: Policy) -> str:
@@ -118,11 +119,8 @@ HAVE_NUMBA = numba is not None and os.environ.get("TANREN_NO_NUMBA") != "1"
 
 
 def _jit(function):
-    return numba.njit(error_model="numpy")(function) if HAVE_NUMBA else function
+    return numba.njit(error_model="numpy", _nrt=False)(function) if HAVE_NUMBA else function
 
-
-def _typed(signature):
-    return numba.njit(signature, error_model="numpy") if HAVE_NUMBA else _jit
 """
 
 

@@ -5,7 +5,8 @@ Copied, below the marker line, behind `vllm_kernels.py`; above it stand stand-in
 
 from typing import Any
 
-from tanren_dsl.backends.vllm_kernels import (
+from tanren_dsl.backends.vllm_kernels import catch_up
+from tanren_dsl.backends.vllm_state import (
     _BAD,
     _CHILD_COUNT,
     _DECISION,
@@ -33,20 +34,21 @@ from tanren_dsl.backends.vllm_kernels import (
     _PLAIN,
     _SCORED,
     _SCRATCH,
+    _SETTLED,
     _STAMP,
     _STANDS,
     _STRAYS,
     _WAITING_COUNT,
     HEAP,
     KEY_COUNT,
+    SETTLED_WIDTH,
     _f8,
     _i8,
     _jit,
     _queue,
-    _settled,
+    _table,
     _u1,
     _u4,
-    catch_up,
 )
 from tanren_dsl.kernels.block_rows import CHILDREN, WAITING_REFS
 from tanren_dsl.kernels.free_ring import EMPTY, LOW, UNSCORED, ring_consider, ring_take, spare_of
@@ -97,7 +99,7 @@ def _pop(state, n, extra, stands):
         _advance(state, considered)
     firsts = _first_queued(state, n)
     decided, fault = heap_take(
-        ring, pos, ends, _f8(state, _ENTRY_KEYS).reshape(-1, KEY_COUNT), _u4(state, _ENTRY_BLOCK),
+        ring, pos, ends, _table(state, _ENTRY_KEYS, KEY_COUNT), _u4(state, _ENTRY_BLOCK),
         _i8(state, _ENTRY_STAMP), _i8(state, _HEAP), _i8(state, _STAMP), _u1(state, _BAD), n, out,
     )  # fmt: skip
     ends[_FRONT] -= n
@@ -159,7 +161,7 @@ def _scan(state, table, n, extra):
     ring, pos, ends = _queue(state)
     plain, scored, out = _u4(state, _PLAIN), _u4(state, _SCORED), _u4(state, _OUT)
     flat, scratch = _f8(state, _KEYS), _f8(state, _SCRATCH)
-    keys, settled = flat.reshape(-1, KEY_COUNT), _settled(state)
+    keys, settled = _table(state, _KEYS, KEY_COUNT), _table(state, _SETTLED, SETTLED_WIDTH)
     plains, rated = ring_consider(ring, pos, ends, n, extra, plain, scored)
     spare = 0
     if plains < n:
@@ -185,9 +187,9 @@ def _scan(state, table, n, extra):
 def enter_heap(state, ids):
     """These blocks are queued; the heap learns their keys, which will not change."""
     n = ids.shape[0]
-    keys = _f8(state, _KEYS).reshape(-1, KEY_COUNT)
-    order(_f8(state, _DECISION), _settled(state), ids, n, keys, _f8(state, _SCRATCH))
-    entry_keys, entry_block = _f8(state, _ENTRY_KEYS).reshape(-1, KEY_COUNT), _u4(state, _ENTRY_BLOCK)
+    keys = _table(state, _KEYS, KEY_COUNT)
+    order(_f8(state, _DECISION), _table(state, _SETTLED, SETTLED_WIDTH), ids, n, keys, _f8(state, _SCRATCH))
+    entry_keys, entry_block = _table(state, _ENTRY_KEYS, KEY_COUNT), _u4(state, _ENTRY_BLOCK)
     entry_stamp, stamp = _i8(state, _ENTRY_STAMP), _i8(state, _STAMP)
     heap, bad = _i8(state, _HEAP), _u1(state, _BAD)
     for j in range(n):

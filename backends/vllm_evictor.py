@@ -15,7 +15,19 @@ import numpy as np
 
 from tanren_dsl.backends.vllm_choice import pick
 from tanren_dsl.backends.vllm_hashes import Hashes
-from tanren_dsl.backends.vllm_kernels import (
+from tanren_dsl.backends.vllm_kernels import all_unhashed, released, taken_back, unhashed, used, written
+from tanren_dsl.backends.vllm_runtime import (
+    _OWN_ORDER,
+    CLOCK,
+    in_one_line,
+    knob_values,
+    make_queue_class,
+    noted_after,
+    seconds_allowed,
+    told_after,
+    told_before,
+)
+from tanren_dsl.backends.vllm_state import (
     _DECISION,
     _DECISIONS,
     _ENDS,
@@ -28,27 +40,9 @@ from tanren_dsl.backends.vllm_kernels import (
     _PICKED,
     _STANDS,
     _TALLY,
-    _f8,
-    _i8,
-    _queue,
-    _u4,
-    all_unhashed,
     new_state,
-    released,
-    taken_back,
-    unhashed,
-    used,
-    written,
-)
-from tanren_dsl.backends.vllm_runtime import (
-    _OWN_ORDER,
-    CLOCK,
-    in_one_line,
-    knob_values,
-    make_queue_class,
-    seconds_allowed,
-    told_after,
-    told_before,
+    queue_of,
+    view,
 )
 from tanren_dsl.backends.vllm_warm import ids_of, warm_up
 from tanren_dsl.kernels.block_rows import (
@@ -111,8 +105,11 @@ class Evictor:
         self.hit_end: Any = None
 
         self.state = new_state(count)
-        self.ends, self.out = _i8(self.state, _ENDS), _u4(self.state, _OUT)
-        self.tally, self.decision = _f8(self.state, _TALLY), _f8(self.state, _DECISION)
+        self.ends = view(self.state, _ENDS, np.int64)
+        self.out = view(self.state, _OUT, np.uint32)
+        self.marks, self.names = memoryview(self.ends), memoryview(self.out)  # the same, cheap to read
+        self.tally = view(self.state, _TALLY, np.float64)
+        self.decision = view(self.state, _DECISION, np.float64)
         self.decision[CAPACITY] = float(self.usable * self.block_size)
         self.decision[BLOCK_SIZE] = float(self.block_size)
         self.decision[MAX_RUNNING] = float(scheduler.max_num_running_reqs)
@@ -124,7 +121,7 @@ class Evictor:
         self.named: list[int] = []  # by the step's ranking; those before `at` are taken
         self.at = self.standing = 0
 
-        ring, pos, ends = _queue(self.state)
+        ring, pos, ends = queue_of(self.state)
         for block in self.queue.get_all_free_blocks():
             ring_push_back(ring, pos, ends, block.block_id, UNSCORED)
         warm_up(self.decision)
@@ -143,8 +140,8 @@ class Evictor:
     def step_begins(self) -> None:
         """Freeze everything that is *as of this step*; the ranking of the last one no longer stands."""
         self.freeze_now()
-        self.standing = self.ends[_LEFT] = 0
-        if len(self.pending) > _MANY_PENDING:
+        self.standing = self.marks[_LEFT] = 0
+        if WRITES and len(self.pending) > _MANY_PENDING:
             self.flush()
         if AS_OF_STEP:
             self._freeze_signals()
@@ -208,34 +205,23 @@ class Evictor:
         else:
             taken_back(self.state, ids)
 
-    def written(
-        self, _: Any, request: Any, blocks: Any, num_cached_blocks: int, num_full_blocks: int,
-        *_args: Any, block_mask: Any = None, **_more: Any,
-    ) -> None:  # fmt: skip
-        """Blocks of the request's chain, from the first not yet cached on, got their hash."""
-        first, prompt = num_cached_blocks, request.num_prompt_tokens
-        fresh = blocks[first:num_full_blocks]  # may be fewer than named
-        if block_mask is None or all(block_mask):
-            self.pending.append((fresh, self.now, first, prompt, request))
-        else:
-            for place, (block, chosen) in enumerate(zip(fresh, block_mask, strict=False), first):
-                if chosen:
-                    self.pending.append(([block], self.now, place, prompt, request))
-
     def flush(self) -> None:
         """Hand over what was written; it must be known before any of it is released or counted."""
         pending, self.pending = self.pending, []
         blocks: list[Any] = []
         spans: list[float] = []
-        for fresh, now, first, prompt, _ in pending:
-            blocks += fresh
-            spans += (len(fresh), now, first, prompt)
+        chains: list[tuple[Any, int, int]] = []
+        for now, args, kwargs in pending:
+            for request, first, fresh in _spans_of(*args, **kwargs):
+                blocks += fresh
+                spans += (len(fresh), now, first, request.num_prompt_tokens)
+                chains.append((request, first, len(fresh)))
         ids = ids_of(blocks)
         written(self.state, ids, np.array(spans, np.float64), self.block_size)
         if self.hashes is not None:
-            for fresh, _, first, _, request in pending:
-                self.hashes.written(self.state, ids[: len(fresh)], request, first)
-                ids = ids[len(fresh) :]
+            for request, first, count in chains:
+                self.hashes.written(self.state, ids[:count], request, first)
+                ids = ids[count:]
 
     def _before_change(self) -> None:
         """The queue or the hashes of queued blocks are about to change."""
@@ -270,7 +256,7 @@ class Evictor:
         """The n blocks to take, best victim first; None: take the engine's own."""
         at = self.at
         if at + n <= self.standing:
-            self.at = self.ends[_NEXT] = at + n
+            self.at = self.marks[_NEXT] = at + n
             return self._found(self.named[at : at + n])
         began = time.perf_counter()
         victims = self._decide(n)
@@ -282,28 +268,26 @@ class Evictor:
         return victims
 
     def _decide(self, n: int) -> list[Any] | None:
-        hashes = self.hashes
+        hashes, free = self.hashes, self.queue.num_free_blocks
         if hashes is None:
-            answer = pick(self.state, self.no_table, n, self.queue.num_free_blocks, self.extra)
+            answer = pick(self.state, self.no_table, n, free, self.extra)
         else:
             if self.pending:
                 self.flush()
-            answer = pick(self.state, hashes.table, n, self.queue.num_free_blocks, self.extra)
+            answer = pick(self.state, hashes.table, n, free, self.extra)
         if answer == _OUT_OF_STEP:
-            raise RuntimeError(
-                f"{n} blocks asked for, {self.queue.num_free_blocks} free, {self.ends[2]} in the mirror"
-            )
-        if answer == _FAULT and self.ends[_FAULTS] == 1:
+            raise RuntimeError(f"{n} blocks asked for, {free} free, {self.marks[2]} in the mirror")
+        if answer == _FAULT and self.marks[_FAULTS] == 1:
             _LOG.warning("tanren: policy %s gave a key that is not finite; %s", POLICY, _OWN_ORDER)
         at = self.at if answer == _STANDS else 0
         self.at = at + n
         if hashes is not None:
             hashes.evicted(self.state, self.out[at:], n)
         if AHEAD:
-            self.standing = self.at + int(self.ends[_LEFT])
-            self.named = self.out[: self.standing].tolist()
-            return self._found(self.named[at : self.at]) if answer in (_PICKED, _STANDS) else None
-        return self._found(self.out[at : self.at].tolist()) if answer in (_PICKED, _STANDS) else None
+            self.standing = self.at + self.marks[_LEFT]
+            self.named = named = self.names[: self.standing].tolist()
+            return self._found(named[at : self.at]) if answer in (_PICKED, _STANDS) else None
+        return self._found(self.names[at : self.at].tolist()) if answer in (_PICKED, _STANDS) else None
 
     def _found(self, ids: list[int]) -> list[Any]:
         blocks = self.blocks
@@ -359,7 +343,7 @@ class Evictor:
             told_after(self, pool, "reset_prefix_cache", lambda done, **_: self.reset() if done else None),
         ]
         if WRITES:
-            self.wrapped.append(told_after(self, pool, "cache_full_blocks", self.written))
+            self.wrapped.append(noted_after(self, pool, "cache_full_blocks"))
         if USES_MATTER or "hit_rate" in READS:
             found = lambda answer, request: self.looked_up(request, answer[0].blocks[0])  # noqa: E731
             self.wrapped.append(told_after(self, self.manager, "get_computed_blocks", found))
@@ -378,3 +362,15 @@ class Evictor:
 
     def _waiting_requests(self) -> list[Any]:
         return [request for queue in self._waiting() for request in queue]
+
+
+def _spans_of(
+    request: Any, blocks: Any, num_cached_blocks: int, num_full_blocks: int,
+    *_: Any, block_mask: Any = None, **_more: Any,
+) -> Any:  # fmt: skip
+    """Runs of blocks to which this call of `cache_full_blocks` gave a hash: request, first number, blocks."""
+    fresh = blocks[num_cached_blocks:num_full_blocks]  # may be fewer than named
+    if block_mask is None or all(block_mask):
+        return ((request, num_cached_blocks, fresh),)
+    chosen = zip(fresh, block_mask, strict=False)
+    return [(request, place, [block]) for place, (block, yes) in enumerate(chosen, num_cached_blocks) if yes]

@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from tanren_dsl.backends.vllm_kernels import (
+from tanren_dsl.backends.vllm_kernels import _jit
+from tanren_dsl.backends.vllm_state import (
     _CHILD_COUNT,
     _EVICTED_AT,
     _EVICTED_USES,
     _HOLDERS,
     _OWN,
     _PARENT,
+    _ROWS,
     _WAITING_COUNT,
-    _jit,
-    _rows,
+    ROW_WIDTH,
+    _table,
 )
 from tanren_dsl.kernels.block_rows import GHOST_USES, USES
 
@@ -52,7 +54,7 @@ def _drop(table, dead, block):
 @_jit
 def hashes_written(state, table, dead, ids, numbers, evictions, remembered):
     """Blocks got the hashes numbers[1:]; before each in its chain stands the one before it there."""
-    rows = _rows(state)
+    rows = _table(state, _ROWS, ROW_WIDTH)
     for i in range(ids.shape[0]):
         block, parent, own = ids[i], numbers[i], numbers[i + 1]
         table[own, _HOLDERS] += 1
@@ -73,7 +75,7 @@ def hashes_written(state, table, dead, ids, numbers, evictions, remembered):
 @_jit
 def hashes_evicted(state, table, dead, ids, n, line, evictions):
     """The first n of these blocks lose their hashes, if they have one. Returns the evictions so far."""
-    rows = _rows(state)
+    rows = _table(state, _ROWS, ROW_WIDTH)
     for i in range(n):
         block = ids[i]
         own = table[block, _OWN]

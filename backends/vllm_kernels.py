@@ -1,24 +1,47 @@
-"""The emitted file's kernels: everything that is kept, in one piece of memory.
+"""The emitted file's kernels: what is kept of the free queue and of every block.
 
-Calling a compiled function costs by the number of arrays handed over, so all arrays
-live in one (`state`, bytes), and each function takes the views that it needs. The
-functions are also what runs, as plain Python, where there is no Numba.
+The functions are also what runs, as plain Python, where there is no Numba.
 
 `backends/vllm.py` copies everything below the marker line into the file it emits,
-behind the kernel functions and the policy's own `order`. Above the marker stand
-stand-ins, so that this module can be read and linted as it is. It never runs from here.
+behind `vllm_state.py`. Above the marker stand stand-ins, so that this module can be read
+and linted as it is. It never runs from here.
 """
 
 from typing import Any
 
-import numpy as np
-
+from tanren_dsl.backends.vllm_state import (
+    _BAD,
+    _DECISION,
+    _FRESH,
+    _FRONT,
+    _FRONTIER,
+    _GONE,
+    _HASHED,
+    _HEAP,
+    _LEFT,
+    _LOWS,
+    _NEXT,
+    _OUT,
+    _ROWS,
+    _SCRATCH,
+    _SETTLED,
+    _STAMP,
+    _STRAYS,
+    _TALLY,
+    ROW_WIDTH,
+    SETTLED_WIDTH,
+    _f8,
+    _i8,
+    _queue,
+    _table,
+    _u1,
+    _u4,
+)
 from tanren_dsl.kernels.block_rows import (
     GAPS,
     GENERATED,
     LAST_USE,
     MEAN_GAP,
-    TALLY_WIDTH,
     moving_mean,
     row_released,
     row_used,
@@ -33,21 +56,12 @@ from tanren_dsl.kernels.free_ring import (
 )
 from tanren_dsl.kernels.static_heap import BAD, HEAP_SIZE, heap_leave
 
-DECISION_WIDTH = 12
-KEY_COUNT = 1
-ROW_WIDTH = 16
 SETTLED = 1
-SETTLED_WIDTH = 1
 HEAP = False
-KNOBS: tuple[tuple[str, float, float], ...] = ()
 
 
 def _jit(function: Any) -> Any:
     return function
-
-
-def _typed(_signature: str) -> Any:
-    return _jit
 
 
 def settle(decision: Any, rows: Any, ids: Any, n: int, keys: Any, scratch: Any) -> None:
@@ -56,95 +70,14 @@ def settle(decision: Any, rows: Any, ids: Any, n: int, keys: Any, scratch: Any) 
 
 # ======== runtime ========
 
-# Sections of the state: where each begins and ends stands in its first 512 bytes.
-(
-    _POS, _ENDS, _ROWS, _SETTLED, _FRESH, _DECISION, _TALLY, _KEYS, _SCRATCH, _PLAIN, _SCORED, _LOWS, _OUT,
-    _RING, _HASHED, _ENTRY_KEYS, _ENTRY_BLOCK, _ENTRY_STAMP, _STAMP, _BAD, _HEAP,
-) = range(21)  # fmt: skip
-# In _ENDS, behind head, tail and count. _LEFT: blocks that the step's ranking still names; it stands in
-# _OUT, of which those before _NEXT are taken and those before _GONE have left the mirror. _FRONTIER: the
-# position before which the considered blocks are, _FRONT many. (The last two where there is a heap.)
-_DECISIONS, _FAULTS, _STRAYS, _LEFT, _NEXT, _GONE, _FRONTIER, _FRONT = range(3, 11)
-_OUT_OF_STEP, _PICKED, _IN_ORDER, _STANDS, _FAULT = range(5)  # what `pick` answers
-# Columns of the table by hash: first a row for each block id, then one for each hash; see `Hashes`.
-_OWN, _PARENT = 0, 1
-_HOLDERS, _CHILD_COUNT, _EVICTED_AT, _EVICTED_USES, _WAITING_COUNT = range(5)
-
-
-def new_state(blocks: int) -> Any:
-    """The memory of an empty queue of so many block ids, every section on cache lines of its own."""
-    starts: list[int] = []
-    at = 512
-    for size in _sizes(blocks):
-        starts += [at, at + size]
-        at += -(-size // 64) * 64
-    room = np.zeros(at + 64, np.uint8)
-    skip = -room.ctypes.data % 64
-    state = room[skip : skip + at]
-    state[:512].view(np.int64)[: len(starts)] = starts
-    _i8(state, _POS)[:] = -1
-    _i8(state, _ENDS)[:2] = _i8(state, _ENDS)[_FRONTIER] = 1 << 40
-    return state
-
-
-def _sizes(blocks: int) -> tuple[int, ...]:
-    entries = 4 * blocks + 64 if HEAP else 0
-    heaped = blocks if HEAP else 0
-    ring = 1 << max(4, (2 * blocks + 2).bit_length())
-    return (
-        8 * blocks, 8 * 16, 8 * blocks * ROW_WIDTH, 8 * blocks * SETTLED_WIDTH, 8 * blocks * max(1, SETTLED),
-        8 * (DECISION_WIDTH + len(KNOBS)), 8 * TALLY_WIDTH,
-        8 * blocks * KEY_COUNT, 8 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * ring, blocks,
-        8 * entries * KEY_COUNT, 4 * entries, 8 * entries, 8 * heaped, heaped, 8 * 3,
-    )  # fmt: skip
-
-
-@_typed("float64[::1](uint8[::1], int64)")
-def _f8(state, section):
-    at = state[:512].view(np.int64)
-    return state[at[2 * section] : at[2 * section + 1]].view(np.float64)
-
-
-@_typed("int64[::1](uint8[::1], int64)")
-def _i8(state, section):
-    at = state[:512].view(np.int64)
-    return state[at[2 * section] : at[2 * section + 1]].view(np.int64)
-
-
-@_typed("uint32[::1](uint8[::1], int64)")
-def _u4(state, section):
-    at = state[:512].view(np.int64)
-    return state[at[2 * section] : at[2 * section + 1]].view(np.uint32)
-
-
-@_typed("uint8[::1](uint8[::1], int64)")
-def _u1(state, section):
-    at = state[:512].view(np.int64)
-    return state[at[2 * section] : at[2 * section + 1]]
-
-
-@_jit
-def _queue(state):
-    return _u4(state, _RING), _i8(state, _POS), _i8(state, _ENDS)
-
-
-@_jit
-def _rows(state):
-    return _f8(state, _ROWS).reshape(-1, ROW_WIDTH)
-
-
-@_jit
-def _settled(state):
-    return _f8(state, _SETTLED).reshape(-1, SETTLED_WIDTH)
-
 
 @_jit
 def settle_rows(state, ids):
     """These blocks begin to rest: keep what of their keys is known."""
     if SETTLED > 0:
-        fresh, settled = _f8(state, _FRESH).reshape(-1, SETTLED), _settled(state)
+        fresh, settled = _table(state, _FRESH, SETTLED), _table(state, _SETTLED, SETTLED_WIDTH)
         n = ids.shape[0]
-        settle(_f8(state, _DECISION), _rows(state), ids, n, fresh, _f8(state, _SCRATCH))
+        settle(_f8(state, _DECISION), _table(state, _ROWS, ROW_WIDTH), ids, n, fresh, _f8(state, _SCRATCH))
         for j in range(n):
             for c in range(SETTLED):
                 settled[ids[j], c] = fresh[j, c]
@@ -168,7 +101,7 @@ def released(state, ids, now, unscored):
     """Blocks enter the free queue at its back, in this order; `unscored`: at its front, the first as head."""
     catch_up(state)
     ring, pos, ends = _queue(state)
-    rows, hashed = _rows(state), _u1(state, _HASHED)
+    rows, hashed = _table(state, _ROWS, ROW_WIDTH), _u1(state, _HASHED)
     n = ids.shape[0]
     ends[_LEFT] = 0
     if HEAP and ends[1] - ends[0] + n > ring.shape[0]:
@@ -203,7 +136,7 @@ def taken_back(state, ids):
 def used(state, ids, now, chain):
     """An admission hits these blocks, in chain order; those in the free queue leave it."""
     taken_back(state, ids)
-    rows, tally = _rows(state), _f8(state, _TALLY)
+    rows, tally = _table(state, _ROWS, ROW_WIDTH), _f8(state, _TALLY)
     mean_gap = _f8(state, _DECISION)[MEAN_GAP]
     for i in range(ids.shape[0]):
         if ids[i] != 0:  # the null block stands for what was never computed
@@ -214,7 +147,7 @@ def used(state, ids, now, chain):
 def written(state, ids, spans, block_size):
     """Blocks got their hash: of each span (how many, when, number of the first in its chain, prompt)."""
     catch_up(state)
-    rows, hashed = _rows(state), _u1(state, _HASHED)
+    rows, hashed = _table(state, _ROWS, ROW_WIDTH), _u1(state, _HASHED)
     at = 0
     for k in range(0, spans.shape[0], 4):
         now, first, prompt = spans[k + 1], int(spans[k + 2]), spans[k + 3]
@@ -248,7 +181,7 @@ def unhashed(state, block, unscored):
 
 @_jit
 def _forget(state, ids):
-    rows = _rows(state)
+    rows = _table(state, _ROWS, ROW_WIDTH)
     for i in range(ids.shape[0]):
         row_released(rows, ids[i], rows[ids[i], LAST_USE] if LAST_USE >= 0 else 0.0, 0)
     settle_rows(state, ids)

@@ -237,6 +237,19 @@ def told_after(evictor: Any, owner: Any, name: str, tell: Any) -> tuple[Any, str
     return owner, name, original, ours
 
 
+def noted_after(evictor: Any, owner: Any, name: str) -> tuple[Any, str, Any, Any]:
+    """A method, and one in its place that then notes the moment and its arguments, for later."""
+    original = getattr(owner, name)
+
+    def ours(*args: Any, **kwargs: Any) -> Any:
+        answer = original(*args, **kwargs)
+        if evictor.on:
+            evictor.pending.append((evictor.now, args, kwargs))
+        return answer
+
+    return owner, name, original, ours
+
+
 def make_queue_class(base: Any) -> Any:
     """The free queue of vLLM with another choice of victims."""
 
@@ -263,8 +276,7 @@ def make_queue_class(base: Any) -> Any:
                 return base.popleft_n(self, n)
             for block in victims:
                 before, after = block.prev_free_block, block.next_free_block
-                before.next_free_block = after
-                after.prev_free_block = before
+                before.next_free_block, after.prev_free_block = after, before
                 block.prev_free_block = block.next_free_block = None
             self.num_free_blocks -= n
             return victims

@@ -12,18 +12,8 @@ import numpy as np
 
 from tanren_dsl.backends.vllm_choice import pick
 from tanren_dsl.backends.vllm_hashes import Hashes
-from tanren_dsl.backends.vllm_kernels import (
-    _DECISION,
-    _TALLY,
-    _f8,
-    all_unhashed,
-    new_state,
-    released,
-    taken_back,
-    unhashed,
-    used,
-    written,
-)
+from tanren_dsl.backends.vllm_kernels import all_unhashed, released, taken_back, unhashed, used, written
+from tanren_dsl.backends.vllm_state import _DECISION, _TALLY, new_state, view
 from tanren_dsl.kernels.block_rows import RATES, moving_mean
 
 WRITES = USES_MATTER = NUMBERED = True
@@ -42,9 +32,9 @@ def ids_of(blocks: Any) -> Any:
 def warm_up(decision: Any) -> None:
     """Compile everything now, on a queue of three blocks; nothing compiles on the request path."""
     state = new_state(4)
-    _f8(state, _DECISION)[:] = decision
+    view(state, _DECISION, np.float64)[:] = decision
     if "hit_rate" in READS or "service_rate" in READS:
-        moving_mean(_f8(state, _TALLY), 4, 0.5, RATES)
+        moving_mean(view(state, _TALLY, np.float64), 4, 0.5, RATES)
     table = np.zeros((1, 1), np.int64)
     ids = np.arange(1, 4, dtype=np.uint32)
     if NUMBERED:

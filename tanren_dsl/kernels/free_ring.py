@@ -23,7 +23,7 @@ UNSCORED = 2147483648
 LOW = np.uint32(2147483647)
 FEW = 96
 """Up to so many victims are found by insertion."""
-SPARE = 32
+SPARE = 16
 """A ranking names at most so many blocks beyond those asked for."""
 
 

@@ -95,21 +95,22 @@ def test_the_file_takes_the_victims_of_the_interpreter(
         extra = blocks
     state, table = emitted.new_state(blocks), np.zeros((2 * blocks, 5), np.int64)
     kept = [name for name in columns_for("evict", emitted.READS) if name not in ("children", "waiting_refs")]
+    books = emitted.view(state, emitted._ROWS, float).reshape(-1, emitted.ROW_WIDTH)
     for place, name in enumerate(kept):
-        emitted._rows(state)[:, place] = rows[:, column_of("evict", name)]
+        books[:, place] = rows[:, column_of("evict", name)]
     for b in range(blocks):
         table[b, emitted._OWN] = blocks + b
         for name, column in (("children", emitted._CHILD_COUNT), ("waiting_refs", emitted._WAITING_COUNT)):
             rows[b, column_of("evict", name)] = table[blocks + b, column] = rng.integers(4)
-    emitted._f8(state, emitted._DECISION)[:] = decision
+    emitted.view(state, emitted._DECISION, float)[:] = decision
     emitted.settle_rows(state, np.arange(blocks, dtype=np.uint32))
-    ring, pos, ends = emitted._queue(state)
+    ring, pos, ends = emitted.queue_of(state)
     for b in queue:
         emitted.ring_push_back(ring, pos, ends, b, UNSCORED if b in unscored else 0)
     if emitted.HEAP:
         emitted.enter_heap(state, np.array([b for b in queue if b not in unscored], np.uint32))
     answer = emitted.pick(state, table, n, len(queue), extra)
-    out = emitted._u4(state, emitted._OUT)[:n].tolist()
+    out = emitted.view(state, emitted._OUT, np.uint32)[:n].tolist()
 
     considered = queue[: n + extra]
     first = [b for b in considered if b in unscored]

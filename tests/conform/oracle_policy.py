@@ -123,7 +123,7 @@ class Judge:
         self.faults += fault
         if fault:
             return considered[:count]
-        spare = min(32, (len(considered) - count) // 2)
+        spare = min(16, (len(considered) - count) // 2)
         return (plain + [scored[i] for i in order])[: count + spare]
 
     def _is_unscored(self, block: int) -> bool:

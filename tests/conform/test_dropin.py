@@ -92,7 +92,7 @@ class Engine:
         if evictor.pending:
             evictor.flush()
         policy.catch_up(evictor.state)
-        ring, pos, ends = policy._queue(evictor.state)
+        ring, pos, ends = policy.queue_of(evictor.state)
         mirror = [int(ring[at & len(ring) - 1]) for at in range(*ends[:2].tolist())]
         mirror = [entry for entry in mirror if entry != policy.EMPTY]
         queue = pool.free_block_queue.get_all_free_blocks()
@@ -100,7 +100,7 @@ class Engine:
         if evictor.unhashed_unscored:
             marked = [entry >= policy.UNSCORED for entry in mirror]
             assert marked == [block.block_hash is None for block in queue]
-        hashed = policy._u1(evictor.state, policy._HASHED).tolist()
+        hashed = policy.view(evictor.state, policy._HASHED, "uint8").tolist()
         assert not policy.WRITES or hashed == [block.block_hash is not None for block in pool.blocks]
         if policy.NUMBERED:
             self.check_hashes(evictor.hashes)
@@ -132,15 +132,16 @@ class Engine:
         assert len(hashes.number) + len(hashes.spare) == len(hashes.key)
 
     def check_heap(self, state, mirror):
-        ends = policy._i8(state, policy._ENDS)
+        ends = policy.view(state, policy._ENDS, "int64")
         if ends[policy._STRAYS] > 0:
             return
-        pos, stamp = policy._i8(state, policy._POS), policy._i8(state, policy._STAMP)
+        pos, stamp = policy.view(state, policy._POS, "int64"), policy.view(state, policy._STAMP, "int64")
         front = [pos[entry & int(policy.LOW)] < ends[policy._FRONTIER] for entry in mirror]
         assert front == sorted(front, reverse=True) and sum(front) == ends[policy._FRONT]
         scored = {entry for entry, known in zip(mirror, front) if known and entry < policy.UNSCORED}
-        size = int(policy._i8(state, policy._HEAP)[policy.HEAP_SIZE])
-        blocks, stamps = policy._u4(state, policy._ENTRY_BLOCK), policy._i8(state, policy._ENTRY_STAMP)
+        size = int(policy.view(state, policy._HEAP, "int64")[policy.HEAP_SIZE])
+        blocks = policy.view(state, policy._ENTRY_BLOCK, "uint32")
+        stamps = policy.view(state, policy._ENTRY_STAMP, "int64")
         live = {int(b) for b, s in zip(blocks[:size], stamps[:size]) if stamp[b] == s}
         assert live == scored
 
