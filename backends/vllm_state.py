@@ -75,24 +75,24 @@ def _sizes(blocks: int) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-def view(state, section, kind):
+def view(state: Any, section: int, kind: Any) -> Any:
     """One section as an array."""
     at = state[:512].view(np.int64)
     return state[at[2 * section] : at[2 * section + 1]].view(kind)
 
 
-def queue_of(state):
+def queue_of(state: Any) -> Any:
     """The ring, the places in it and its ends."""
     return view(state, _RING, np.uint32), view(state, _POS, np.int64), view(state, _ENDS, np.int64)
 
 
-def _compiled_views():
+def _compiled_views() -> Any:
     """What compiled functions have in place of `view`, by kind: two loads and an addition."""
     from numba.core import types
     from numba.extending import intrinsic
     from numba.np.arrayobj import make_array, populate_array
 
-    def generate(context, builder, signature, args):
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = signature.return_type
         word = context.get_value_type(types.int64)
         size = word(array.dtype.bitwidth // 8)
@@ -110,25 +110,25 @@ def _compiled_views():
         populate_array(out, data, shape, strides, size, None)
         return out._getvalue()
 
-    def flat(kind):
-        @intrinsic
-        def part(_context, state, _section):
+    def flat(kind: Any) -> Any:
+        @intrinsic  # type: ignore[untyped-decorator]
+        def part(_context: Any, state: Any, _section: Any) -> Any:
             return types.Array(kind, 1, "C")(state, types.int64), generate
 
         return part
 
-    @intrinsic
-    def table(_context, state, _section, _width):
+    @intrinsic  # type: ignore[untyped-decorator]
+    def table(_context: Any, state: Any, _section: Any, _width: Any) -> Any:
         return types.Array(types.float64, 2, "C")(state, types.int64, types.int64), generate
 
     return *map(flat, (types.float64, types.int64, types.uint32, types.uint8)), table
 
 
-def _plain_views():
-    def flat(kind):
+def _plain_views() -> Any:
+    def flat(kind: Any) -> Any:
         return lambda state, section: view(state, section, kind)
 
-    def table(state, section, width):
+    def table(state: Any, section: int, width: int) -> Any:
         return view(state, section, np.float64).reshape(-1, width)
 
     return *map(flat, (np.float64, np.int64, np.uint32, np.uint8)), table

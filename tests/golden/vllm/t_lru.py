@@ -37,7 +37,8 @@ POLICY_SHA256 = '79229599b40710fa3a269eef74cdd834d32908771d54c8b7d00b0f3048acd5e
 FITS = ('0.19.1', '0.32.0')
 MADE_BY = '0.1.0'
 SHAPE = 'static'
-HEAP = False
+HEAP = True
+AHEAD = False
 PERCENT = 10.0
 KEY_COUNT = 2
 KNOBS = (('budget', 1.0, 2048.0),)
@@ -56,17 +57,14 @@ HAVE_NUMBA = numba is not None and os.environ.get("TANREN_NO_NUMBA") != "1"
 
 
 def _jit(function):
-    return numba.njit(error_model="numpy")(function) if HAVE_NUMBA else function
-
-
-def _typed(signature):
-    return numba.njit(signature, error_model="numpy") if HAVE_NUMBA else _jit
+    return numba.njit(error_model="numpy", _nrt=False)(function) if HAVE_NUMBA else function
 
 
 EMPTY = 4294967295
 UNSCORED = 2147483648
 LOW = np.uint32(2147483647)
 FEW = 96
+SPARE = 16
 
 
 @_jit
@@ -164,6 +162,12 @@ def ring_consider(ring, pos, ends, n, extra, plain, scored):
     if at - ends[0] > 2 * want + 64:
         ring_close(ring, pos, ends, at)
     return plains, rated
+
+
+@_jit
+def spare_of(considered, n):
+    """How many blocks beyond n a ranking of so many considered ones names, for the rest of the step."""
+    return min(SPARE, (considered - n) // 2)
 
 
 @_jit
@@ -278,12 +282,13 @@ def heap_sink(keys, heap, size, item):
 
 
 @_jit
-def ring_take(ring, pos, ends, n, plain, plains, scored, rated, keys, flat, chosen, firsts, out):
+def ring_take(ring, pos, ends, n, spare, plain, plains, scored, rated, keys, flat, chosen, firsts, out):
     """Choose n of the considered blocks into `out`, by the keys of `scored`. Modifies the queue.
 
-    Unscored ones go first, in the engine's order; then the lowest (keys, engine's order).
+    Unscored ones go first, in the engine's order; then the lowest (keys, engine's order). The `spare`
+    next ones stand behind them in `out` and stay in the queue (0, if all n are unscored).
     Any non-finite key (`flat` is `keys` in one dimension): the engine's own order for the whole
-    decision. Returns 1 for such a fault.
+    decision, and none behind it. Returns 1 for such a fault.
     """
     if plains < n and not all_finite(flat, rated * keys.shape[1]):
         ring_pop_front(ring, pos, ends, n, out)
@@ -292,8 +297,8 @@ def ring_take(ring, pos, ends, n, plain, plains, scored, rated, keys, flat, chos
     for i in range(filled):
         out[i] = plain[i]
     if filled < n:
-        lowest_rows(keys, rated, n - filled, chosen, firsts)
-        for i in range(n - filled):
+        lowest_rows(keys, rated, n - filled + spare, chosen, firsts)
+        for i in range(n - filled + spare):
             out[filled + i] = scored[chosen[i]]
     for i in range(n):
         ring_remove(ring, pos, ends, out[i])
@@ -815,6 +820,19 @@ def told_after(evictor: Any, owner: Any, name: str, tell: Any) -> tuple[Any, str
     return owner, name, original, ours
 
 
+def noted_after(evictor: Any, owner: Any, name: str) -> tuple[Any, str, Any, Any]:
+    """A method, and one in its place that then notes the moment and its arguments, for later."""
+    original = getattr(owner, name)
+
+    def ours(*args: Any, **kwargs: Any) -> Any:
+        answer = original(*args, **kwargs)
+        if evictor.on:
+            evictor.pending.append((evictor.now, args, kwargs))
+        return answer
+
+    return owner, name, original, ours
+
+
 def make_queue_class(base: Any) -> Any:
     """The free queue of vLLM with another choice of victims."""
 
@@ -841,8 +859,7 @@ def make_queue_class(base: Any) -> Any:
                 return base.popleft_n(self, n)
             for block in victims:
                 before, after = block.prev_free_block, block.next_free_block
-                before.next_free_block = after
-                after.prev_free_block = before
+                before.next_free_block, after.prev_free_block = after, before
                 block.prev_free_block = block.next_free_block = None
             self.num_free_blocks -= n
             return victims
@@ -876,8 +893,11 @@ def make_queue_class(base: Any) -> Any:
     _POS, _ENDS, _ROWS, _SETTLED, _FRESH, _DECISION, _TALLY, _KEYS, _SCRATCH, _PLAIN, _SCORED, _LOWS, _OUT,
     _RING, _HASHED, _ENTRY_KEYS, _ENTRY_BLOCK, _ENTRY_STAMP, _STAMP, _BAD, _HEAP,
 ) = range(21)  # fmt: skip
-_DECISIONS, _FAULTS, _STRAYS = 3, 4, 5  # in _ENDS, behind head, tail and count
-_OUT_OF_STEP, _PICKED, _IN_ORDER, _FAULT = range(4)  # what `pick` answers
+# In _ENDS, behind head, tail and count. _LEFT: blocks that the step's ranking still names; it stands in
+# _OUT, of which those before _NEXT are taken and those before _GONE have left the mirror. _FRONTIER: the
+# position before which the considered blocks are, _FRONT many. (The last two where there is a heap.)
+_DECISIONS, _FAULTS, _STRAYS, _LEFT, _NEXT, _GONE, _FRONTIER, _FRONT = range(3, 11)
+_OUT_OF_STEP, _PICKED, _IN_ORDER, _STANDS, _FAULT = range(5)  # what `pick` answers
 # Columns of the table by hash: first a row for each block id, then one for each hash; see `Hashes`.
 _OWN, _PARENT = 0, 1
 _HOLDERS, _CHILD_COUNT, _EVICTED_AT, _EVICTED_USES, _WAITING_COUNT = range(5)
@@ -894,8 +914,9 @@ def new_state(blocks: int) -> Any:
     skip = -room.ctypes.data % 64
     state = room[skip : skip + at]
     state[:512].view(np.int64)[: len(starts)] = starts
-    _i8(state, _POS)[:] = -1
-    _i8(state, _ENDS)[:2] = 1 << 40
+    view(state, _POS, np.int64)[:] = -1
+    ends = view(state, _ENDS, np.int64)
+    ends[:2] = ends[_FRONTIER] = 1 << 40
     return state
 
 
@@ -904,35 +925,73 @@ def _sizes(blocks: int) -> tuple[int, ...]:
     heaped = blocks if HEAP else 0
     ring = 1 << max(4, (2 * blocks + 2).bit_length())
     return (
-        8 * blocks, 8 * 8, 8 * blocks * ROW_WIDTH, 8 * blocks * SETTLED_WIDTH, 8 * blocks * max(1, SETTLED),
+        8 * blocks, 8 * 16, 8 * blocks * ROW_WIDTH, 8 * blocks * SETTLED_WIDTH, 8 * blocks * max(1, SETTLED),
         8 * (DECISION_WIDTH + len(KNOBS)), 8 * TALLY_WIDTH,
         8 * blocks * KEY_COUNT, 8 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * ring, blocks,
         8 * entries * KEY_COUNT, 4 * entries, 8 * entries, 8 * heaped, heaped, 8 * 3,
     )  # fmt: skip
 
 
-@_typed("float64[::1](uint8[::1], int64)")
-def _f8(state, section):
+def view(state: Any, section: int, kind: Any) -> Any:
+    """One section as an array."""
     at = state[:512].view(np.int64)
-    return state[at[2 * section] : at[2 * section + 1]].view(np.float64)
+    return state[at[2 * section] : at[2 * section + 1]].view(kind)
 
 
-@_typed("int64[::1](uint8[::1], int64)")
-def _i8(state, section):
-    at = state[:512].view(np.int64)
-    return state[at[2 * section] : at[2 * section + 1]].view(np.int64)
+def queue_of(state: Any) -> Any:
+    """The ring, the places in it and its ends."""
+    return view(state, _RING, np.uint32), view(state, _POS, np.int64), view(state, _ENDS, np.int64)
 
 
-@_typed("uint32[::1](uint8[::1], int64)")
-def _u4(state, section):
-    at = state[:512].view(np.int64)
-    return state[at[2 * section] : at[2 * section + 1]].view(np.uint32)
+def _compiled_views() -> Any:
+    """What compiled functions have in place of `view`, by kind: two loads and an addition."""
+    from numba.core import types
+    from numba.extending import intrinsic
+    from numba.np.arrayobj import make_array, populate_array
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = signature.return_type
+        word = context.get_value_type(types.int64)
+        size = word(array.dtype.bitwidth // 8)
+        start = make_array(signature.args[0])(context, builder, args[0]).data
+        marks = builder.bitcast(start, word.as_pointer())
+        place = builder.mul(args[1], word(2))
+        first = builder.load(builder.gep(marks, [place]))
+        last = builder.load(builder.gep(marks, [builder.add(place, word(1))]))
+        shape, strides = [builder.udiv(builder.sub(last, first), size)], [size]
+        if array.ndim == 2:
+            shape = [builder.udiv(shape[0], args[2]), args[2]]
+            strides = [builder.mul(args[2], size), size]
+        out = make_array(array)(context, builder)
+        data = builder.bitcast(builder.gep(start, [first]), out.data.type)
+        populate_array(out, data, shape, strides, size, None)
+        return out._getvalue()
+
+    def flat(kind: Any) -> Any:
+        @intrinsic  # type: ignore[untyped-decorator]
+        def part(_context: Any, state: Any, _section: Any) -> Any:
+            return types.Array(kind, 1, "C")(state, types.int64), generate
+
+        return part
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def table(_context: Any, state: Any, _section: Any, _width: Any) -> Any:
+        return types.Array(types.float64, 2, "C")(state, types.int64, types.int64), generate
+
+    return *map(flat, (types.float64, types.int64, types.uint32, types.uint8)), table
 
 
-@_typed("uint8[::1](uint8[::1], int64)")
-def _u1(state, section):
-    at = state[:512].view(np.int64)
-    return state[at[2 * section] : at[2 * section + 1]]
+def _plain_views() -> Any:
+    def flat(kind: Any) -> Any:
+        return lambda state, section: view(state, section, kind)
+
+    def table(state: Any, section: int, width: int) -> Any:
+        return view(state, section, np.float64).reshape(-1, width)
+
+    return *map(flat, (np.float64, np.int64, np.uint32, np.uint8)), table
+
+
+_f8, _i8, _u4, _u1, _table = _compiled_views() if HAVE_NUMBA else _plain_views()
 
 
 @_jit
@@ -941,79 +1000,71 @@ def _queue(state):
 
 
 @_jit
-def _rows(state):
-    return _f8(state, _ROWS).reshape(-1, ROW_WIDTH)
-
-
-@_jit
-def _settled(state):
-    return _f8(state, _SETTLED).reshape(-1, SETTLED_WIDTH)
-
-
-@_jit
 def settle_rows(state, ids):
     """These blocks begin to rest: keep what of their keys is known."""
     if SETTLED > 0:
-        fresh, settled = _f8(state, _FRESH).reshape(-1, SETTLED), _settled(state)
+        fresh, settled = _table(state, _FRESH, SETTLED), _table(state, _SETTLED, SETTLED_WIDTH)
         n = ids.shape[0]
-        settle(_f8(state, _DECISION), _rows(state), ids, n, fresh, _f8(state, _SCRATCH))
+        settle(_f8(state, _DECISION), _table(state, _ROWS, ROW_WIDTH), ids, n, fresh, _f8(state, _SCRATCH))
         for j in range(n):
             for c in range(SETTLED):
                 settled[ids[j], c] = fresh[j, c]
 
 
 @_jit
-def enter_heap(state, ids):
-    """These blocks are queued; the heap learns their keys, which will not change."""
-    n = ids.shape[0]
-    keys = _f8(state, _KEYS).reshape(-1, KEY_COUNT)
-    order(_f8(state, _DECISION), _settled(state), ids, n, keys, _f8(state, _SCRATCH))
-    entry_keys, entry_block = _f8(state, _ENTRY_KEYS).reshape(-1, KEY_COUNT), _u4(state, _ENTRY_BLOCK)
-    entry_stamp, stamp = _i8(state, _ENTRY_STAMP), _i8(state, _STAMP)
-    heap, bad = _i8(state, _HEAP), _u1(state, _BAD)
-    for j in range(n):
-        heap_enter(keys, j, entry_keys, entry_block, entry_stamp, heap, stamp, bad, ids[j])
-
-
-@_jit
-def _leave_heap(state, block):
-    heap_leave(_i8(state, _HEAP), _i8(state, _STAMP), _u1(state, _BAD), block)
+def catch_up(state):
+    """Blocks that were taken from the standing ranking without a call leave the mirror."""
+    ring, pos, ends = _queue(state)
+    if ends[_NEXT] > ends[_GONE]:
+        hashed, out = _u1(state, _HASHED), _u4(state, _OUT)
+        for i in range(ends[_GONE], ends[_NEXT]):
+            ring_remove(ring, pos, ends, out[i])
+            hashed[out[i]] = 0
+        ends[_LEFT] -= ends[_NEXT] - ends[_GONE]
+        ends[_GONE] = ends[_NEXT]
 
 
 @_jit
 def released(state, ids, now, unscored):
     """Blocks enter the free queue at its back, in this order; `unscored`: at its front, the first as head."""
+    catch_up(state)
     ring, pos, ends = _queue(state)
-    rows, hashed = _rows(state), _u1(state, _HASHED)
+    rows, hashed = _table(state, _ROWS, ROW_WIDTH), _u1(state, _HASHED)
     n = ids.shape[0]
+    ends[_LEFT] = 0
+    if HEAP and ends[1] - ends[0] + n > ring.shape[0]:
+        ring_compact(ring, pos, ends)
+        ends[_FRONTIER] = ends[1] - ends[2] + ends[_FRONT]
     if unscored:
         for i in range(n - 1, -1, -1):
             ring_push_front(ring, pos, ends, ids[i], UNSCORED)
+        ends[_FRONT] += n
         return
     for i in range(n):
         row_released(rows, ids[i], now, hashed[ids[i]])
         ring_push_back(ring, pos, ends, ids[i], 0)
     settle_rows(state, ids)
-    if HEAP:
-        enter_heap(state, ids)
 
 
 @_jit
 def taken_back(state, ids):
     """Blocks are held again; those in the free queue leave it."""
+    catch_up(state)
     ring, pos, ends = _queue(state)
     for i in range(ids.shape[0]):
         if pos[ids[i]] != -1:
+            if HEAP and pos[ids[i]] < ends[_FRONTIER]:
+                ends[_FRONT] -= 1
+                heap_leave(_i8(state, _HEAP), _i8(state, _STAMP), _u1(state, _BAD), ids[i])
             ring_remove(ring, pos, ends, ids[i])
-            if HEAP:
-                _leave_heap(state, ids[i])
+            ends[_LEFT] = 0
 
 
 @_jit
 def used(state, ids, now, chain):
     """An admission hits these blocks, in chain order; those in the free queue leave it."""
     taken_back(state, ids)
-    rows, tally = _rows(state), _f8(state, _TALLY)
+    rows, tally = _table(state, _ROWS, ROW_WIDTH), _f8(state, _TALLY)
     mean_gap = _f8(state, _DECISION)[MEAN_GAP]
     for i in range(ids.shape[0]):
         if ids[i] != 0:  # the null block stands for what was never computed
@@ -1021,66 +1072,153 @@ def used(state, ids, now, chain):
 
 
 @_jit
-def written(state, ids, now, first, block_size, prompt):
-    """Blocks number `first` and on of a chain got their hash."""
-    rows, hashed = _rows(state), _u1(state, _HASHED)
-    for i in range(ids.shape[0]):
-        block = ids[i]
-        if block != 0:
-            row_written(rows, block, now, float((first + i) * block_size), float(prompt), 0.0)
-            if GENERATED >= 0:
-                rows[block, GENERATED] = 1.0 if (first + i + 1) * block_size > prompt else 0.0
-            hashed[block] = 1
+def written(state, ids, spans, block_size):
+    """Blocks got their hash: of each span (how many, when, number of the first in its chain, prompt)."""
+    catch_up(state)
+    rows, hashed = _table(state, _ROWS, ROW_WIDTH), _u1(state, _HASHED)
+    at = 0
+    for k in range(0, spans.shape[0], 4):
+        now, first, prompt = spans[k + 1], int(spans[k + 2]), spans[k + 3]
+        for i in range(int(spans[k])):
+            block = ids[at]
+            at += 1
+            if block != 0:
+                row_written(rows, block, now, float((first + i) * block_size), prompt, 0.0)
+                if GENERATED >= 0:
+                    rows[block, GENERATED] = 1.0 if (first + i + 1) * block_size > prompt else 0.0
+                hashed[block] = 1
 
 
 @_jit
 def unhashed(state, block, unscored):
     """A block lost its hash otherwise than as a victim; one that is queued rests on without it."""
+    catch_up(state)
     ring, pos, ends = _queue(state)
     _u1(state, _HASHED)[block] = 0
     if pos[block] == -1:
         return
-    rows = _rows(state)
-    row_released(rows, block, rows[block, LAST_USE] if LAST_USE >= 0 else 0.0, 0)
     lone = _u4(state, _LOWS)[:1]
     lone[0] = block
-    settle_rows(state, lone)
+    _forget(state, lone)
     at = pos[block] & (ring.shape[0] - 1)
-    if HEAP and ring[at] < UNSCORED:
-        _leave_heap(state, block)
-        if not unscored:
-            enter_heap(state, lone)
     if unscored and ring[at] < UNSCORED:
         ring[at] = block + UNSCORED
-        ends[_STRAYS] += 1
+    ends[_STRAYS] += 1
+    ends[_LEFT] = 0
+
+
+@_jit
+def _forget(state, ids):
+    rows = _table(state, _ROWS, ROW_WIDTH)
+    for i in range(ids.shape[0]):
+        row_released(rows, ids[i], rows[ids[i], LAST_USE] if LAST_USE >= 0 else 0.0, 0)
+    settle_rows(state, ids)
+
+
+@_jit
+def all_unhashed(state, unscored):
+    """All hashes are gone; what is queued rests on, in the same order."""
+    catch_up(state)
+    ring, _, ends = _queue(state)
+    lows, mask, count = _u4(state, _LOWS), ring.shape[0] - 1, 0
+    for at in range(ends[0], ends[1]):
+        entry = ring[at & mask]
+        if entry < UNSCORED:
+            lows[count] = entry
+            count += 1
+            if unscored:
+                ring[at & mask] = entry + UNSCORED
+    _forget(state, lows[:count])
+    _u1(state, _HASHED)[:] = 0
+    ends[_LEFT] = ends[_STRAYS] = 0
+    if HEAP:
+        _i8(state, _HEAP)[HEAP_SIZE] = _i8(state, _HEAP)[BAD] = 0
+        _i8(state, _STAMP)[:] = -1
+        _u1(state, _BAD)[:] = 0
+        ends[_FRONTIER], ends[_FRONT] = ends[0], 0
 
 
 @_jit
 def pick(state, table, n, free, extra):
-    """Choose n of the free blocks into the section _OUT; they leave the queue and lose their hash.
+    """Choose n of the free blocks; they leave the queue and lose their hash.
 
     Answers _OUT_OF_STEP if the queue is not so long as the engine's, _FAULT if a key was not finite
-    and so the engine's own order holds, _IN_ORDER if the choice happens to be that, else _PICKED.
+    and so the engine's own order holds, _IN_ORDER if the choice happens to be that, _PICKED: they are
+    the first of the section _OUT, or _STANDS: the next of it, for the step's ranking still stands.
     """
-    ring, pos, ends = _queue(state)
+    catch_up(state)
+    ends = _i8(state, _ENDS)
     if ends[2] != free or free < n:
         return _OUT_OF_STEP
     hashed, out = _u1(state, _HASHED), _u4(state, _OUT)
-    answer = _PICKED
+    stands = n <= ends[_LEFT]
     if HEAP and ends[_STRAYS] == 0:
-        decided, fault = heap_take(
-            ring, pos, ends, _f8(state, _ENTRY_KEYS).reshape(-1, KEY_COUNT), _u4(state, _ENTRY_BLOCK),
-            _i8(state, _ENTRY_STAMP), _i8(state, _HEAP), _i8(state, _STAMP), _u1(state, _BAD), n, out,
-        )  # fmt: skip
-        if decided == 0:
-            answer = _IN_ORDER
+        answer, fault = _pop(state, n, extra, stands)
+    elif stands:
+        ends[_NEXT] += n
+        catch_up(state)
+        return _STANDS
     else:
-        answer, decided, fault = _scan(state, table, n, extra)
-    ends[_DECISIONS] += decided
+        answer, fault = _scan(state, table, n, extra)
     ends[_FAULTS] += fault
     for i in range(n):
         hashed[out[i]] = 0
     return _FAULT if fault != 0 else answer
+
+
+@_jit
+def _pop(state, n, extra, stands):
+    ring, pos, ends = _queue(state)
+    out, lows = _u4(state, _OUT), _u4(state, _LOWS)
+    considered = min(n + extra, ends[2])
+    if not stands:
+        _advance(state, considered)
+    firsts = _first_queued(state, n)
+    decided, fault = heap_take(
+        ring, pos, ends, _table(state, _ENTRY_KEYS, KEY_COUNT), _u4(state, _ENTRY_BLOCK),
+        _i8(state, _ENTRY_STAMP), _i8(state, _HEAP), _i8(state, _STAMP), _u1(state, _BAD), n, out,
+    )  # fmt: skip
+    ends[_FRONT] -= n
+    if stands:
+        ends[_LEFT] -= n
+    else:
+        ends[_DECISIONS] += decided
+        ends[_LEFT] = spare_of(considered, n) if decided > fault else 0
+    for i in range(firsts):
+        if lows[i] != out[i]:
+            return _PICKED, fault
+    return _IN_ORDER if firsts == n else _PICKED, fault
+
+
+@_jit
+def _advance(state, considered):
+    """The first `considered` blocks of the queue are considered; the heap learns of those it did not know."""
+    ring, _, ends = _queue(state)
+    scored, mask, known = _u4(state, _SCORED), ring.shape[0] - 1, 0
+    while ends[_FRONT] < considered:
+        entry = ring[ends[_FRONTIER] & mask]
+        ends[_FRONTIER] += 1
+        if entry != EMPTY:
+            ends[_FRONT] += 1
+            if entry < UNSCORED:
+                scored[known] = entry
+                known += 1
+    enter_heap(state, scored[:known])
+
+
+@_jit
+def _first_queued(state, n):
+    """The first n blocks of the queue into _LOWS, or fewer if they stand too far apart. Returns how many."""
+    ring, _, ends = _queue(state)
+    lows, mask, at, count = _u4(state, _LOWS), ring.shape[0] - 1, ends[0], 0
+    last = min(ends[1], at + 2 * n + 64)
+    while count < n and at < last:
+        entry = ring[at & mask]
+        at += 1
+        if entry != EMPTY:
+            lows[count] = entry & LOW
+            count += 1
+    return count
 
 
 @_jit
@@ -1099,26 +1237,39 @@ def _scan(state, table, n, extra):
     ring, pos, ends = _queue(state)
     plain, scored, out = _u4(state, _PLAIN), _u4(state, _SCORED), _u4(state, _OUT)
     flat, scratch = _f8(state, _KEYS), _f8(state, _SCRATCH)
-    keys, settled = flat.reshape(-1, KEY_COUNT), _settled(state)
+    keys, settled = _table(state, _KEYS, KEY_COUNT), _table(state, _SETTLED, SETTLED_WIDTH)
     plains, rated = ring_consider(ring, pos, ends, n, extra, plain, scored)
-    decided = 0
+    spare = 0
     if plains < n:
-        decided = 1
+        ends[_DECISIONS] += 1
+        spare = spare_of(plains + rated, n)
         if CHILDREN >= 0 or WAITING_REFS >= 0:
             fill_counts(settled, table, scored, rated)
         order(_f8(state, _DECISION), settled, scored, rated, keys, scratch)
     fault = ring_take(
-        ring, pos, ends, n, plain, plains, scored, rated, keys, flat, _u4(state, _LOWS), scratch, out
+        ring, pos, ends, n, spare, plain, plains, scored, rated, keys, flat, _u4(state, _LOWS), scratch, out
     )
-    if HEAP:
-        for i in range(n):
-            _leave_heap(state, out[i])
+    ends[_LEFT] = spare if fault == 0 else 0
+    ends[_NEXT] = ends[_GONE] = n
     same = rated == 0
     if not same and plains == 0:
         same = True
         for i in range(n):
             same = same and out[i] == scored[i]
-    return _IN_ORDER if same else _PICKED, decided, fault
+    return _IN_ORDER if same else _PICKED, fault
+
+
+@_jit
+def enter_heap(state, ids):
+    """These blocks are queued; the heap learns their keys, which will not change."""
+    n = ids.shape[0]
+    keys = _table(state, _KEYS, KEY_COUNT)
+    order(_f8(state, _DECISION), _table(state, _SETTLED, SETTLED_WIDTH), ids, n, keys, _f8(state, _SCRATCH))
+    entry_keys, entry_block = _table(state, _ENTRY_KEYS, KEY_COUNT), _u4(state, _ENTRY_BLOCK)
+    entry_stamp, stamp = _i8(state, _ENTRY_STAMP), _i8(state, _STAMP)
+    heap, bad = _i8(state, _HEAP), _u1(state, _BAD)
+    for j in range(n):
+        heap_enter(keys, j, entry_keys, entry_block, entry_stamp, heap, stamp, bad, ids[j])
 
 
 _LONG_AGO = -(1 << 60)
@@ -1145,7 +1296,7 @@ def _drop(table, dead, block):
 @_jit
 def hashes_written(state, table, dead, ids, numbers, evictions, remembered):
     """Blocks got the hashes numbers[1:]; before each in its chain stands the one before it there."""
-    rows = _rows(state)
+    rows = _table(state, _ROWS, ROW_WIDTH)
     for i in range(ids.shape[0]):
         block, parent, own = ids[i], numbers[i], numbers[i + 1]
         table[own, _HOLDERS] += 1
@@ -1166,7 +1317,7 @@ def hashes_written(state, table, dead, ids, numbers, evictions, remembered):
 @_jit
 def hashes_evicted(state, table, dead, ids, n, line, evictions):
     """The first n of these blocks lose their hashes, if they have one. Returns the evictions so far."""
-    rows = _rows(state)
+    rows = _table(state, _ROWS, ROW_WIDTH)
     for i in range(n):
         block = ids[i]
         own = table[block, _OWN]
@@ -1298,9 +1449,9 @@ def ids_of(blocks: Any) -> Any:
 def warm_up(decision: Any) -> None:
     """Compile everything now, on a queue of three blocks; nothing compiles on the request path."""
     state = new_state(4)
-    _f8(state, _DECISION)[:] = decision
+    view(state, _DECISION, np.float64)[:] = decision
     if "hit_rate" in READS or "service_rate" in READS:
-        moving_mean(_f8(state, _TALLY), 4, 0.5, RATES)
+        moving_mean(view(state, _TALLY, np.float64), 4, 0.5, RATES)
     table = np.zeros((1, 1), np.int64)
     ids = np.arange(1, 4, dtype=np.uint32)
     if NUMBERED:
@@ -1310,7 +1461,7 @@ def warm_up(decision: Any) -> None:
         hashes.written(state, ids, _Asking(), 0)
         table = hashes.table
     if WRITES:
-        written(state, ids, 0.0, 0, 1, 2)
+        written(state, ids, np.array((3.0, 0.0, 0.0, 2.0)), 1)
     released(state, ids[:2], 0.0, False)
     released(state, ids[2:], 0.0, True)
     pick(state, table, 1, 3, 4)
@@ -1322,6 +1473,7 @@ def warm_up(decision: Any) -> None:
         used(state, ids[:1], 0.0, 0.0)
     taken_back(state, ids)
     unhashed(state, 1, False)
+    all_unhashed(state, False)
 
 
 class _Asking:
@@ -1330,6 +1482,9 @@ class _Asking:
     request_id = "warm-up"
     block_hashes = (b"1", b"2", b"3")
     num_prompt_tokens = 3
+
+
+_MANY_PENDING = 256
 
 
 class Evictor:
@@ -1357,17 +1512,23 @@ class Evictor:
         self.hit_end: Any = None
 
         self.state = new_state(count)
-        self.ends, self.out = _i8(self.state, _ENDS), _u4(self.state, _OUT)
-        self.tally, self.decision = _f8(self.state, _TALLY), _f8(self.state, _DECISION)
+        self.ends = view(self.state, _ENDS, np.int64)
+        self.out = view(self.state, _OUT, np.uint32)
+        self.marks, self.names = memoryview(self.ends), memoryview(self.out)  # the same, cheap to read
+        self.tally = view(self.state, _TALLY, np.float64)
+        self.decision = view(self.state, _DECISION, np.float64)
         self.decision[CAPACITY] = float(self.usable * self.block_size)
         self.decision[BLOCK_SIZE] = float(self.block_size)
         self.decision[MAX_RUNNING] = float(scheduler.max_num_running_reqs)
         self.decision[TOKEN_BUDGET] = float(scheduler.max_num_scheduled_tokens)
         self.decision[DECISION_WIDTH:] = knob_values()
         self.hashes = Hashes(count, self.usable) if NUMBERED else None
-        self.no_table, self.one = np.zeros((1, 1), np.int64), np.zeros(1, np.uint32)
+        self.no_table = np.zeros((1, 1), np.int64)
+        self.pending: list[Any] = []
+        self.named: list[int] = []  # by the step's ranking; those before `at` are taken
+        self.at = self.standing = 0
 
-        ring, pos, ends = _queue(self.state)
+        ring, pos, ends = queue_of(self.state)
         for block in self.queue.get_all_free_blocks():
             ring_push_back(ring, pos, ends, block.block_id, UNSCORED)
         warm_up(self.decision)
@@ -1384,8 +1545,11 @@ class Evictor:
         self.now = float(now)
 
     def step_begins(self) -> None:
-        """Freeze everything that is *as of this step*."""
+        """Freeze everything that is *as of this step*; the ranking of the last one no longer stands."""
         self.freeze_now()
+        self.standing = self.marks[_LEFT] = 0
+        if WRITES and len(self.pending) > _MANY_PENDING:
+            self.flush()
         if AS_OF_STEP:
             self._freeze_signals()
 
@@ -1440,6 +1604,7 @@ class Evictor:
         """Blocks are held again: an admission hits them, or a connector copies them."""
         if not blocks:
             return
+        self._before_change()
         ids = ids_of(blocks)
         if self.admission is not None and blocks[-1] is self.hit_end:
             self.hit_end = None
@@ -1447,31 +1612,33 @@ class Evictor:
         else:
             taken_back(self.state, ids)
 
-    def written(
-        self, _: Any, request: Any, blocks: Any, num_cached_blocks: int, num_full_blocks: int,
-        *_args: Any, block_mask: Any = None, **_more: Any,
-    ) -> None:  # fmt: skip
-        """Blocks of the request's chain, from the first not yet cached on, got their hash."""
-        first = num_cached_blocks
-        if block_mask is not None and not all(block_mask):
-            for place, chosen in enumerate(block_mask, first):
-                if chosen:
-                    self.written(_, request, blocks, place, place + 1)
-        else:
-            fresh = blocks[first:num_full_blocks]  # may be fewer than named
-            if len(fresh) == 1:
-                self.one[0] = fresh[0].block_id
-                self._write(request, self.one, first)
-            elif fresh:
-                self._write(request, ids_of(fresh), first)
-
-    def _write(self, request: Any, ids: Any, first: int) -> None:
-        written(self.state, ids, self.now, first, self.block_size, request.num_prompt_tokens)
+    def flush(self) -> None:
+        """Hand over what was written; it must be known before any of it is released or counted."""
+        pending, self.pending = self.pending, []
+        blocks: list[Any] = []
+        spans: list[float] = []
+        chains: list[tuple[Any, int, int]] = []
+        for now, args, kwargs in pending:
+            for request, first, fresh in _spans_of(*args, **kwargs):
+                blocks += fresh
+                spans += (len(fresh), now, first, request.num_prompt_tokens)
+                chains.append((request, first, len(fresh)))
+        ids = ids_of(blocks)
+        written(self.state, ids, np.array(spans, np.float64), self.block_size)
         if self.hashes is not None:
-            self.hashes.written(self.state, ids, request, first)
+            for request, first, count in chains:
+                self.hashes.written(self.state, ids[:count], request, first)
+                ids = ids[count:]
+
+    def _before_change(self) -> None:
+        """The queue or the hashes of queued blocks are about to change."""
+        self.standing = 0
+        if self.pending:
+            self.flush()
 
     def forgotten(self, block_ids: Any) -> None:
         """These blocks may have lost their hash otherwise than as victims."""
+        self._before_change()
         gone = [b for b in block_ids if self.blocks[b].block_hash is None and b != 0]
         if self.hashes is not None:
             self.hashes.evicted(self.state, np.array(gone, np.uint32), len(gone))
@@ -1480,43 +1647,61 @@ class Evictor:
 
     def reset(self) -> None:
         """All hashes are gone."""
+        self._before_change()
         if self.hashes is not None:
             self.hashes.forget()
-        for b in range(1, len(self.blocks)):
-            unhashed(self.state, b, self.unhashed_unscored)
+        all_unhashed(self.state, self.unhashed_unscored)
 
     def entered(self, blocks: Any, to_front: bool) -> None:
         """Blocks enter the free queue, in this order, at its back or (the first as head) its front."""
+        self._before_change()
         released(self.state, ids_of(blocks), self.now, to_front)
 
     # -- the decision ------------------------------------------------------------
 
     def choose(self, n: int) -> list[Any] | None:
         """The n blocks to take, best victim first; None: take the engine's own."""
+        at = self.at
+        if at + n <= self.standing:
+            self.at = self.marks[_NEXT] = at + n
+            return self._found(self.named[at : at + n])
         began = time.perf_counter()
-        hashes = self.hashes
-        table = self.no_table if hashes is None else hashes.table
-        answer = pick(self.state, table, n, self.queue.num_free_blocks, self.extra)
-        if answer == _FAULT and self.ends[_FAULTS] == 1:
-            _LOG.warning("tanren: policy %s gave a key that is not finite; %s", POLICY, _OWN_ORDER)
-        if answer == _OUT_OF_STEP:
-            raise RuntimeError(
-                f"{n} blocks asked for, {self.queue.num_free_blocks} free, {self.ends[2]} in the mirror"
-            )
-        if hashes is not None:
-            hashes.evicted(self.state, self.out, n)
-        victims = None
-        if answer == _PICKED:
-            blocks = self.blocks
-            victims = [blocks[b] for b in self.out[:n].tolist()]
-            for block in victims:
-                if block.next_free_block is None:
-                    raise RuntimeError("the mirror of the free queue is out of step")
+        victims = self._decide(n)
         took_s = time.perf_counter() - began
         self.spent_s += took_s
         self.slow -= self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
         if took_s > self.budget_s:
             self._was_slow()
+        return victims
+
+    def _decide(self, n: int) -> list[Any] | None:
+        hashes, free = self.hashes, self.queue.num_free_blocks
+        if hashes is None:
+            answer = pick(self.state, self.no_table, n, free, self.extra)
+        else:
+            if self.pending:
+                self.flush()
+            answer = pick(self.state, hashes.table, n, free, self.extra)
+        if answer == _OUT_OF_STEP:
+            raise RuntimeError(f"{n} blocks asked for, {free} free, {self.marks[2]} in the mirror")
+        if answer == _FAULT and self.marks[_FAULTS] == 1:
+            _LOG.warning("tanren: policy %s gave a key that is not finite; %s", POLICY, _OWN_ORDER)
+        at = self.at if answer == _STANDS else 0
+        self.at = at + n
+        if hashes is not None:
+            hashes.evicted(self.state, self.out[at:], n)
+        if AHEAD:
+            self.standing = self.at + self.marks[_LEFT]
+            self.named = named = self.names[: self.standing].tolist()
+            return self._found(named[at : self.at]) if answer in (_PICKED, _STANDS) else None
+        return self._found(self.names[at : self.at].tolist()) if answer in (_PICKED, _STANDS) else None
+
+    def _found(self, ids: list[int]) -> list[Any]:
+        blocks = self.blocks
+        victims = [blocks[b] for b in ids]
+        for block in victims:
+            if block.next_free_block is None:
+                raise RuntimeError("the mirror of the free queue is out of step")
         return victims
 
     def _was_slow(self) -> None:
@@ -1565,7 +1750,7 @@ class Evictor:
             told_after(self, pool, "reset_prefix_cache", lambda done, **_: self.reset() if done else None),
         ]
         if WRITES:
-            self.wrapped.append(told_after(self, pool, "cache_full_blocks", self.written))
+            self.wrapped.append(noted_after(self, pool, "cache_full_blocks"))
         if USES_MATTER or "hit_rate" in READS:
             found = lambda answer, request: self.looked_up(request, answer[0].blocks[0])  # noqa: E731
             self.wrapped.append(told_after(self, self.manager, "get_computed_blocks", found))
@@ -1584,3 +1769,15 @@ class Evictor:
 
     def _waiting_requests(self) -> list[Any]:
         return [request for queue in self._waiting() for request in queue]
+
+
+def _spans_of(
+    request: Any, blocks: Any, num_cached_blocks: int, num_full_blocks: int,
+    *_: Any, block_mask: Any = None, **_more: Any,
+) -> Any:  # fmt: skip
+    """Runs of blocks to which this call of `cache_full_blocks` gave a hash: request, first number, blocks."""
+    fresh = blocks[num_cached_blocks:num_full_blocks]  # may be fewer than named
+    if block_mask is None or all(block_mask):
+        return ((request, num_cached_blocks, fresh),)
+    chosen = zip(fresh, block_mask, strict=False)
+    return [(request, place, [block]) for place, (block, yes) in enumerate(chosen, num_cached_blocks) if yes]
