@@ -127,7 +127,8 @@ def _advance(state, considered):
             if entry < UNSCORED:
                 scored[known] = entry
                 known += 1
-    enter_heap(state, scored[:known])
+    if known > 0:
+        enter_heap(state, scored[:known])
 
 
 @_jit

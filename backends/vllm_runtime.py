@@ -274,10 +274,17 @@ def make_queue_class(base: Any) -> Any:
                     evictor.failed(error)
             if victims is None:
                 return base.popleft_n(self, n)
+            before: Any = None  # what stands on either side of those taken last
+            after: Any = None
             for block in victims:
-                before, after = block.prev_free_block, block.next_free_block
-                before.next_free_block, after.prev_free_block = after, before
+                if block is after:
+                    after = block.next_free_block
+                else:
+                    if after is not None:
+                        before.next_free_block, after.prev_free_block = after, before
+                    before, after = block.prev_free_block, block.next_free_block
                 block.prev_free_block = block.next_free_block = None
+            before.next_free_block, after.prev_free_block = after, before
             self.num_free_blocks -= n
             return victims
 

@@ -21,6 +21,20 @@ from tanren_dsl.errors import TanrenError
 from tests.conform.test_engine_oracle import engine_python
 
 KEEP_HITS = "policy keep_hits : evict\ncandidates all\norder by 1 if uses > 0 else 0, last_use"
+GOES_WRONG = """\
+    MOMENTS.append(n)
+    if len(MOMENTS) > 3:
+        time.sleep(0.05)
+    keys[:] = math.nan
+    return
+
+
+MOMENTS = []
+
+
+def meant(decision, rows, ids, n, keys, scratch):
+"""
+"""What `order` does instead: its keys are never finite, and after three calls it is slow."""
 PROMPT_BLOCKS = 10
 USABLE_BLOCKS = 32
 
@@ -118,6 +132,22 @@ def test_a_server_whose_engine_is_killed_ends_and_another_without_the_flag_is_st
         assert stock.policy_lines() == []
         assert hits_after_a_flood(stock) == 0
     assert stock.exit_status() == 0
+
+
+def test_a_broken_policy_fails_no_request_and_says_so_once_each(spec: ServeSpec, tmp_path: Path) -> None:
+    head = "def order(decision, rows, ids, n, keys, scratch):\n"
+    text = emit(loads("policy wrong : evict\norder by uses - age / mean(age)"))
+    assert text.count(head) == 1
+    policy = tmp_path / "broken.py"
+    policy.write_text(text.replace(head, f"{head}{GOES_WRONG}"))
+    with serve(replace(spec, policy_file=policy), tmp_path / "log") as server:
+        assert hits_after_a_flood(server) == 0
+        assert hits_after_a_flood(server) == 0
+        assert server.is_healthy()
+        started, *told = server.policy_lines()
+    assert "decides evictions" in started
+    assert ["not finite" in line for line in told] == [True, False]
+    assert "is off, vLLM's own order holds: 3 decisions over 20 ms" in told[1]
 
 
 def test_an_environment_serves_if_its_torch_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,11 @@ engines[0].evictor.off("enough")
 for _ in range(50):
     engines[1].add(), engines[1].step(), engines[0].add(), engines[0].scheduler.schedule()
 assert type(engines[0].pool.free_block_queue).__name__ == "FreeKVCacheBlockQueue"
+names, queue = list(engines[1].scheduler.requests), engines[1].pool.free_block_queue
+engines[1].scheduler.finish_requests(names, RequestStatus.FINISHED_ABORTED)
+queue.remove(queue.get_all_free_blocks()[0])  # by somebody else
+assert len(engines[1].pool.get_new_blocks(9)) == 9
+assert engines[1].evictor.counts()["errors"] == 1, engines[1].evictor.counts()
 for engine in engines:
     engine.scheduler.shutdown(), engine.scheduler.shutdown()
 print("well")
@@ -177,6 +182,8 @@ print("well")
 MIRRORED = {
     "every signal": (POLICIES["every signal"], "numba"),
     "heap": ("order by uses, depth candidates all", "numba"),
+    "heap over a window": ("order by uses, depth candidates 20%", "plain"),
+    "list": ("order by uses - age / mean(age) candidates 30%", "plain"),
     "none kept": ("order by last_use candidates all", "plain"),
     "heap of ghosts": ("order by ghost_uses + uses, created candidates all", "plain"),
     "children": ("order by children, last_use", "plain"),
@@ -200,5 +207,6 @@ def test_the_mirror_of_the_queue_stays_in_step(version: str, policy: str, tmp_pa
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.endswith("well\n")
     log = [line for line in (done.stdout + done.stderr).splitlines() if "tanren:" in line]
-    said = ["decides evictions", "decides evictions", "stands aside", "is off", "ends (off)", "ends"]
+    said = ["decides evictions", "decides evictions", "stands aside", "is off", "in the mirror", "ends (off)"]
+    said.append("ends (off)")
     assert [word for line, word in zip(log, said, strict=True) if word in line] == said

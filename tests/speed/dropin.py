@@ -91,7 +91,8 @@ def _in_turns(
             _turn(running[name])  # made, and one at a time: the machine is quiet when times are taken
         live = list(running)
         while live:
-            live = [name for name in live if _turn(running[name])][::-1]
+            live = [name for name in live if _turn(running[name])]
+            live = live[1:] + live[:1]  # no arm runs twice in a row, or always behind the same one
         for process in running.values():
             process.stdin.close()
             process.wait()

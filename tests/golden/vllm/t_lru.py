@@ -857,10 +857,17 @@ def make_queue_class(base: Any) -> Any:
                     evictor.failed(error)
             if victims is None:
                 return base.popleft_n(self, n)
+            before: Any = None  # what stands on either side of those taken last
+            after: Any = None
             for block in victims:
-                before, after = block.prev_free_block, block.next_free_block
-                before.next_free_block, after.prev_free_block = after, before
+                if block is after:
+                    after = block.next_free_block
+                else:
+                    if after is not None:
+                        before.next_free_block, after.prev_free_block = after, before
+                    before, after = block.prev_free_block, block.next_free_block
                 block.prev_free_block = block.next_free_block = None
+            before.next_free_block, after.prev_free_block = after, before
             self.num_free_blocks -= n
             return victims
 
@@ -1203,7 +1210,8 @@ def _advance(state, considered):
             if entry < UNSCORED:
                 scored[known] = entry
                 known += 1
-    enter_heap(state, scored[:known])
+    if known > 0:
+        enter_heap(state, scored[:known])
 
 
 @_jit
@@ -1497,6 +1505,7 @@ class Evictor:
         self.pool = self.manager.block_pool
         self.queue = self.pool.free_block_queue
         self.blocks = self.pool.blocks
+        self.block_of = self.blocks.__getitem__
         count = len(self.blocks)
         self.usable = count - 1
         self.block_size = int(scheduler.block_size)
@@ -1526,7 +1535,7 @@ class Evictor:
         self.no_table = np.zeros((1, 1), np.int64)
         self.pending: list[Any] = []
         self.named: list[int] = []  # by the step's ranking; those before `at` are taken
-        self.at = self.standing = 0
+        self.at = self.standing = self.expected = 0
 
         ring, pos, ends = queue_of(self.state)
         for block in self.queue.get_all_free_blocks():
@@ -1661,12 +1670,13 @@ class Evictor:
 
     def choose(self, n: int) -> list[Any] | None:
         """The n blocks to take, best victim first; None: take the engine's own."""
-        at = self.at
-        if at + n <= self.standing:
+        at, free = self.at, self.queue.num_free_blocks
+        if at + n <= self.standing and free == self.expected:
             self.at = self.marks[_NEXT] = at + n
-            return self._found(self.named[at : at + n])
+            self.expected = free - n
+            return list(map(self.block_of, self.named[at : at + n]))
         began = time.perf_counter()
-        victims = self._decide(n)
+        victims = self._decide(n, free)
         took_s = time.perf_counter() - began
         self.spent_s += took_s
         self.slow -= self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
@@ -1674,8 +1684,8 @@ class Evictor:
             self._was_slow()
         return victims
 
-    def _decide(self, n: int) -> list[Any] | None:
-        hashes, free = self.hashes, self.queue.num_free_blocks
+    def _decide(self, n: int, free: int) -> list[Any] | None:
+        hashes = self.hashes
         if hashes is None:
             answer = pick(self.state, self.no_table, n, free, self.extra)
         else:
@@ -1687,22 +1697,13 @@ class Evictor:
         if answer == _FAULT and self.marks[_FAULTS] == 1:
             _LOG.warning("tanren: policy %s gave a key that is not finite; %s", POLICY, _OWN_ORDER)
         at = self.at if answer == _STANDS else 0
-        self.at = at + n
+        self.at, self.expected = at + n, free - n
         if hashes is not None:
             hashes.evicted(self.state, self.out[at:], n)
+        named = self.names[: self.at + self.marks[_LEFT] if AHEAD else self.at].tolist()
         if AHEAD:
-            self.standing = self.at + self.marks[_LEFT]
-            self.named = named = self.names[: self.standing].tolist()
-            return self._found(named[at : self.at]) if answer in (_PICKED, _STANDS) else None
-        return self._found(self.names[at : self.at].tolist()) if answer in (_PICKED, _STANDS) else None
-
-    def _found(self, ids: list[int]) -> list[Any]:
-        blocks = self.blocks
-        victims = [blocks[b] for b in ids]
-        for block in victims:
-            if block.next_free_block is None:
-                raise RuntimeError("the mirror of the free queue is out of step")
-        return victims
+            self.named, self.standing = named, len(named)
+        return list(map(self.block_of, named[at : self.at])) if answer in (_PICKED, _STANDS) else None
 
     def _was_slow(self) -> None:
         self.slow += 1
