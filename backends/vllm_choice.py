@@ -5,7 +5,7 @@ Copied, below the marker line, behind `vllm_kernels.py`; above it stand stand-in
 
 from typing import Any
 
-from tanren_dsl.backends.vllm_kernels import catch_up
+from tanren_dsl.backends.vllm_kernels import catch_up, close_gaps
 from tanren_dsl.backends.vllm_state import (
     _BAD,
     _CHILD_COUNT,
@@ -34,6 +34,7 @@ from tanren_dsl.backends.vllm_state import (
     _PLAIN,
     _SCORED,
     _SCRATCH,
+    _SLOTS,
     _SETTLED,
     _STAMP,
     _STANDS,
@@ -51,7 +52,7 @@ from tanren_dsl.backends.vllm_state import (
     _u4,
 )
 from tanren_dsl.kernels.block_rows import CHILDREN, WAITING_REFS
-from tanren_dsl.kernels.free_ring import EMPTY, LOW, UNSCORED, ring_consider, ring_take, spare_of
+from tanren_dsl.kernels.free_ring import EMPTY, LOW, UNSCORED, ring_take, spare_of
 from tanren_dsl.kernels.static_heap import heap_enter, heap_take
 
 
@@ -118,17 +119,19 @@ def _pop(state, n, extra, stands):
 def _advance(state, considered):
     """The first `considered` blocks of the queue are considered; the heap learns of those it did not know."""
     ring, _, ends = _queue(state)
-    scored, mask, known = _u4(state, _SCORED), ring.shape[0] - 1, 0
+    scored, slots, mask, known = _u4(state, _SCORED), _u4(state, _SLOTS), ring.shape[0] - 1, 0
     while ends[_FRONT] < considered:
-        entry = ring[ends[_FRONTIER] & mask]
+        slot = ends[_FRONTIER] & mask
+        entry = ring[slot]
         ends[_FRONTIER] += 1
         if entry != EMPTY:
             ends[_FRONT] += 1
             if entry < UNSCORED:
                 scored[known] = entry
+                slots[known] = slot
                 known += 1
     if known > 0:
-        enter_heap(state, scored[:known])
+        _enter_heap(state, known)
 
 
 @_jit
@@ -147,35 +150,63 @@ def _first_queued(state, n):
 
 
 @_jit
-def fill_counts(settled, table, ids, n):
+def fill_counts(settled, table, ids, slots, n):
     """Write what is counted by hash into the settled rows of n blocks; see `Hashes`."""
     for j in range(n):
         own = table[ids[j], _OWN]
         if CHILDREN >= 0:
-            settled[ids[j], CHILDREN] = float(table[own, _CHILD_COUNT]) if own >= 0 else 0.0
+            settled[slots[j], CHILDREN] = float(table[own, _CHILD_COUNT]) if own >= 0 else 0.0
         if WAITING_REFS >= 0:
-            settled[ids[j], WAITING_REFS] = float(table[own, _WAITING_COUNT]) if own >= 0 else 0.0
+            settled[slots[j], WAITING_REFS] = float(table[own, _WAITING_COUNT]) if own >= 0 else 0.0
+
+
+@_jit
+def _consider(state, n, extra):
+    """`ring_consider` that also notes the places of the scored blocks in the ring, and closes no gaps.
+
+    Returns the numbers of both and the position behind the considered set.
+    """
+    ring, _, ends = _queue(state)
+    plain, scored, slots = _u4(state, _PLAIN), _u4(state, _SCORED), _u4(state, _SLOTS)
+    mask, want, at = ring.shape[0] - 1, min(n + extra, ends[2]), ends[0]
+    plains = rated = 0
+    while plains + rated < want:
+        slot = at & mask
+        entry = ring[slot]
+        at += 1
+        if entry < UNSCORED:
+            scored[rated] = entry
+            slots[rated] = slot
+            rated += 1
+        elif entry != EMPTY:
+            plain[plains] = entry & LOW
+            plains += 1
+            if plains == n and rated == 0:
+                break
+    return plains, rated, at
 
 
 @_jit
 def _scan(state, table, n, extra):
     ring, pos, ends = _queue(state)
-    plain, scored, out = _u4(state, _PLAIN), _u4(state, _SCORED), _u4(state, _OUT)
-    flat, scratch = _f8(state, _KEYS), _f8(state, _SCRATCH)
+    plain, scored, slots = _u4(state, _PLAIN), _u4(state, _SCORED), _u4(state, _SLOTS)
+    flat, scratch, out = _f8(state, _KEYS), _f8(state, _SCRATCH), _u4(state, _OUT)
     keys, settled = _table(state, _KEYS, KEY_COUNT), _table(state, _SETTLED, SETTLED_WIDTH)
-    plains, rated = ring_consider(ring, pos, ends, n, extra, plain, scored)
+    plains, rated, behind = _consider(state, n, extra)
     spare = 0
     if plains < n:
         ends[_DECISIONS] += 1
         spare = spare_of(plains + rated, n)
         if CHILDREN >= 0 or WAITING_REFS >= 0:
-            fill_counts(settled, table, scored, rated)
-        order(_f8(state, _DECISION), settled, scored, rated, keys, scratch)
+            fill_counts(settled, table, scored, slots, rated)
+        order(_f8(state, _DECISION), settled, slots, rated, keys, scratch)
     fault = ring_take(
         ring, pos, ends, n, spare, plain, plains, scored, rated, keys, flat, _u4(state, _LOWS), scratch, out
     )
     ends[_LEFT] = spare if fault == 0 else 0
     ends[_NEXT] = ends[_GONE] = n
+    if behind - ends[0] > 2 * (plains + rated) + 64:
+        close_gaps(state, behind)
     same = rated == 0
     if not same and plains == 0:
         same = True
@@ -185,13 +216,13 @@ def _scan(state, table, n, extra):
 
 
 @_jit
-def enter_heap(state, ids):
-    """These blocks are queued; the heap learns their keys, which will not change."""
-    n = ids.shape[0]
-    keys = _table(state, _KEYS, KEY_COUNT)
-    order(_f8(state, _DECISION), _table(state, _SETTLED, SETTLED_WIDTH), ids, n, keys, _f8(state, _SCRATCH))
+def _enter_heap(state, n):
+    """The heap learns of the n blocks in _SCORED, whose keys will not change."""
+    scored, slots, keys = _u4(state, _SCORED), _u4(state, _SLOTS), _table(state, _KEYS, KEY_COUNT)
+    settled = _table(state, _SETTLED, SETTLED_WIDTH)
+    order(_f8(state, _DECISION), settled, slots, n, keys, _f8(state, _SCRATCH))
     entry_keys, entry_block = _table(state, _ENTRY_KEYS, KEY_COUNT), _u4(state, _ENTRY_BLOCK)
     entry_stamp, stamp = _i8(state, _ENTRY_STAMP), _i8(state, _STAMP)
     heap, bad = _i8(state, _HEAP), _u1(state, _BAD)
     for j in range(n):
-        heap_enter(keys, j, entry_keys, entry_block, entry_stamp, heap, stamp, bad, ids[j])
+        heap_enter(keys, j, entry_keys, entry_block, entry_stamp, heap, stamp, bad, scored[j])

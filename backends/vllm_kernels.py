@@ -48,8 +48,9 @@ from tanren_dsl.kernels.block_rows import (
     row_written,
 )
 from tanren_dsl.kernels.free_ring import (
+    EMPTY,
+    LOW,
     UNSCORED,
-    ring_compact,
     ring_push_back,
     ring_push_front,
     ring_remove,
@@ -76,11 +77,12 @@ def settle_rows(state, ids):
     """These blocks begin to rest: keep what of their keys is known."""
     if SETTLED > 0:
         fresh, settled = _table(state, _FRESH, SETTLED), _table(state, _SETTLED, SETTLED_WIDTH)
-        n = ids.shape[0]
+        ring, pos, _ = _queue(state)
+        n, mask = ids.shape[0], ring.shape[0] - 1
         settle(_f8(state, _DECISION), _table(state, _ROWS, ROW_WIDTH), ids, n, fresh, _f8(state, _SCRATCH))
         for j in range(n):
             for c in range(SETTLED):
-                settled[ids[j], c] = fresh[j, c]
+                settled[pos[ids[j]] & mask, c] = fresh[j, c]
 
 
 @_jit
@@ -97,6 +99,24 @@ def catch_up(state):
 
 
 @_jit
+def close_gaps(state, upto):
+    """Close the gaps in the ring before position `upto`, towards it; the order does not change."""
+    ring, pos, ends = _queue(state)
+    settled, mask = _table(state, _SETTLED, SETTLED_WIDTH), ring.shape[0] - 1
+    write = upto
+    for read in range(upto - 1, ends[0] - 1, -1):
+        entry = ring[read & mask]
+        if entry != EMPTY:
+            write -= 1
+            if write != read:
+                ring[write & mask] = entry
+                pos[entry & LOW] = write
+                for c in range(SETTLED):
+                    settled[write & mask, c] = settled[read & mask, c]
+    ends[0] = write
+
+
+@_jit
 def released(state, ids, now, unscored):
     """Blocks enter the free queue at its back, in this order; `unscored`: at its front, the first as head."""
     catch_up(state)
@@ -104,8 +124,8 @@ def released(state, ids, now, unscored):
     rows, hashed = _table(state, _ROWS, ROW_WIDTH), _u1(state, _HASHED)
     n = ids.shape[0]
     ends[_LEFT] = 0
-    if HEAP and ends[1] - ends[0] + n > ring.shape[0]:
-        ring_compact(ring, pos, ends)
+    if ends[1] - ends[0] + n > ring.shape[0]:
+        close_gaps(state, ends[1])
         ends[_FRONTIER] = ends[1] - ends[2] + ends[_FRONT]
     if unscored:
         for i in range(n - 1, -1, -1):

@@ -103,12 +103,10 @@ def test_the_file_takes_the_victims_of_the_interpreter(
         for name, column in (("children", emitted._CHILD_COUNT), ("waiting_refs", emitted._WAITING_COUNT)):
             rows[b, column_of("evict", name)] = table[blocks + b, column] = rng.integers(4)
     emitted.view(state, emitted._DECISION, float)[:] = decision
-    emitted.settle_rows(state, np.arange(blocks, dtype=np.uint32))
     ring, pos, ends = emitted.queue_of(state)
     for b in queue:
         emitted.ring_push_back(ring, pos, ends, b, UNSCORED if b in unscored else 0)
-    if emitted.HEAP:
-        emitted.enter_heap(state, np.array([b for b in queue if b not in unscored], np.uint32))
+    emitted.settle_rows(state, np.array(queue, np.uint32))
     answer = emitted.pick(state, table, n, len(queue), extra)
     out = emitted.view(state, emitted._OUT, np.uint32)[:n].tolist()
 

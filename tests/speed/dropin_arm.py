@@ -23,8 +23,8 @@ os.environ.update(HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_
 sys.path.insert(0, sys.argv[1])
 import engine_driver
 
-SLICE = 100
-"""Steps that one arm does before it is the next one's turn."""
+SLICE = 400
+"""Steps that one arm does before it is the next one's turn, and finds the caches of the processor cold."""
 MANY = 1000
 TIMES = 9
 

@@ -895,11 +895,12 @@ def make_queue_class(base: Any) -> Any:
     return TanrenQueue
 
 
-# Sections of the state: where each begins and ends stands in its first 512 bytes.
+# Sections of the state: where each begins and ends stands in its first 512 bytes. What is read of every
+# considered block, _SETTLED, stands by its place in the ring, so that it is read in order; the rest by id.
 (
-    _POS, _ENDS, _ROWS, _SETTLED, _FRESH, _DECISION, _TALLY, _KEYS, _SCRATCH, _PLAIN, _SCORED, _LOWS, _OUT,
+    _POS, _ENDS, _ROWS, _SETTLED, _FRESH, _DECISION, _TALLY, _KEYS, _SCRATCH, _PLAIN, _SCORED, _SLOTS, _LOWS, _OUT,
     _RING, _HASHED, _ENTRY_KEYS, _ENTRY_BLOCK, _ENTRY_STAMP, _STAMP, _BAD, _HEAP,
-) = range(21)  # fmt: skip
+) = range(22)  # fmt: skip
 # In _ENDS, behind head, tail and count. _LEFT: blocks that the step's ranking still names; it stands in
 # _OUT, of which those before _NEXT are taken and those before _GONE have left the mirror. _FRONTIER: the
 # position before which the considered blocks are, _FRONT many. (The last two where there is a heap.)
@@ -932,9 +933,9 @@ def _sizes(blocks: int) -> tuple[int, ...]:
     heaped = blocks if HEAP else 0
     ring = 1 << max(4, (2 * blocks + 2).bit_length())
     return (
-        8 * blocks, 8 * 16, 8 * blocks * ROW_WIDTH, 8 * blocks * SETTLED_WIDTH, 8 * blocks * max(1, SETTLED),
+        8 * blocks, 8 * 16, 8 * blocks * ROW_WIDTH, 8 * ring * SETTLED_WIDTH, 8 * blocks * max(1, SETTLED),
         8 * (DECISION_WIDTH + len(KNOBS)), 8 * TALLY_WIDTH,
-        8 * blocks * KEY_COUNT, 8 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * ring, blocks,
+        8 * blocks * KEY_COUNT, 8 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * ring, blocks,
         8 * entries * KEY_COUNT, 4 * entries, 8 * entries, 8 * heaped, heaped, 8 * 3,
     )  # fmt: skip
 
@@ -1011,11 +1012,12 @@ def settle_rows(state, ids):
     """These blocks begin to rest: keep what of their keys is known."""
     if SETTLED > 0:
         fresh, settled = _table(state, _FRESH, SETTLED), _table(state, _SETTLED, SETTLED_WIDTH)
-        n = ids.shape[0]
+        ring, pos, _ = _queue(state)
+        n, mask = ids.shape[0], ring.shape[0] - 1
         settle(_f8(state, _DECISION), _table(state, _ROWS, ROW_WIDTH), ids, n, fresh, _f8(state, _SCRATCH))
         for j in range(n):
             for c in range(SETTLED):
-                settled[ids[j], c] = fresh[j, c]
+                settled[pos[ids[j]] & mask, c] = fresh[j, c]
 
 
 @_jit
@@ -1032,6 +1034,24 @@ def catch_up(state):
 
 
 @_jit
+def close_gaps(state, upto):
+    """Close the gaps in the ring before position `upto`, towards it; the order does not change."""
+    ring, pos, ends = _queue(state)
+    settled, mask = _table(state, _SETTLED, SETTLED_WIDTH), ring.shape[0] - 1
+    write = upto
+    for read in range(upto - 1, ends[0] - 1, -1):
+        entry = ring[read & mask]
+        if entry != EMPTY:
+            write -= 1
+            if write != read:
+                ring[write & mask] = entry
+                pos[entry & LOW] = write
+                for c in range(SETTLED):
+                    settled[write & mask, c] = settled[read & mask, c]
+    ends[0] = write
+
+
+@_jit
 def released(state, ids, now, unscored):
     """Blocks enter the free queue at its back, in this order; `unscored`: at its front, the first as head."""
     catch_up(state)
@@ -1039,8 +1059,8 @@ def released(state, ids, now, unscored):
     rows, hashed = _table(state, _ROWS, ROW_WIDTH), _u1(state, _HASHED)
     n = ids.shape[0]
     ends[_LEFT] = 0
-    if HEAP and ends[1] - ends[0] + n > ring.shape[0]:
-        ring_compact(ring, pos, ends)
+    if ends[1] - ends[0] + n > ring.shape[0]:
+        close_gaps(state, ends[1])
         ends[_FRONTIER] = ends[1] - ends[2] + ends[_FRONT]
     if unscored:
         for i in range(n - 1, -1, -1):
@@ -1201,17 +1221,19 @@ def _pop(state, n, extra, stands):
 def _advance(state, considered):
     """The first `considered` blocks of the queue are considered; the heap learns of those it did not know."""
     ring, _, ends = _queue(state)
-    scored, mask, known = _u4(state, _SCORED), ring.shape[0] - 1, 0
+    scored, slots, mask, known = _u4(state, _SCORED), _u4(state, _SLOTS), ring.shape[0] - 1, 0
     while ends[_FRONT] < considered:
-        entry = ring[ends[_FRONTIER] & mask]
+        slot = ends[_FRONTIER] & mask
+        entry = ring[slot]
         ends[_FRONTIER] += 1
         if entry != EMPTY:
             ends[_FRONT] += 1
             if entry < UNSCORED:
                 scored[known] = entry
+                slots[known] = slot
                 known += 1
     if known > 0:
-        enter_heap(state, scored[:known])
+        _enter_heap(state, known)
 
 
 @_jit
@@ -1230,35 +1252,63 @@ def _first_queued(state, n):
 
 
 @_jit
-def fill_counts(settled, table, ids, n):
+def fill_counts(settled, table, ids, slots, n):
     """Write what is counted by hash into the settled rows of n blocks; see `Hashes`."""
     for j in range(n):
         own = table[ids[j], _OWN]
         if CHILDREN >= 0:
-            settled[ids[j], CHILDREN] = float(table[own, _CHILD_COUNT]) if own >= 0 else 0.0
+            settled[slots[j], CHILDREN] = float(table[own, _CHILD_COUNT]) if own >= 0 else 0.0
         if WAITING_REFS >= 0:
-            settled[ids[j], WAITING_REFS] = float(table[own, _WAITING_COUNT]) if own >= 0 else 0.0
+            settled[slots[j], WAITING_REFS] = float(table[own, _WAITING_COUNT]) if own >= 0 else 0.0
+
+
+@_jit
+def _consider(state, n, extra):
+    """`ring_consider` that also notes the places of the scored blocks in the ring, and closes no gaps.
+
+    Returns the numbers of both and the position behind the considered set.
+    """
+    ring, _, ends = _queue(state)
+    plain, scored, slots = _u4(state, _PLAIN), _u4(state, _SCORED), _u4(state, _SLOTS)
+    mask, want, at = ring.shape[0] - 1, min(n + extra, ends[2]), ends[0]
+    plains = rated = 0
+    while plains + rated < want:
+        slot = at & mask
+        entry = ring[slot]
+        at += 1
+        if entry < UNSCORED:
+            scored[rated] = entry
+            slots[rated] = slot
+            rated += 1
+        elif entry != EMPTY:
+            plain[plains] = entry & LOW
+            plains += 1
+            if plains == n and rated == 0:
+                break
+    return plains, rated, at
 
 
 @_jit
 def _scan(state, table, n, extra):
     ring, pos, ends = _queue(state)
-    plain, scored, out = _u4(state, _PLAIN), _u4(state, _SCORED), _u4(state, _OUT)
-    flat, scratch = _f8(state, _KEYS), _f8(state, _SCRATCH)
+    plain, scored, slots = _u4(state, _PLAIN), _u4(state, _SCORED), _u4(state, _SLOTS)
+    flat, scratch, out = _f8(state, _KEYS), _f8(state, _SCRATCH), _u4(state, _OUT)
     keys, settled = _table(state, _KEYS, KEY_COUNT), _table(state, _SETTLED, SETTLED_WIDTH)
-    plains, rated = ring_consider(ring, pos, ends, n, extra, plain, scored)
+    plains, rated, behind = _consider(state, n, extra)
     spare = 0
     if plains < n:
         ends[_DECISIONS] += 1
         spare = spare_of(plains + rated, n)
         if CHILDREN >= 0 or WAITING_REFS >= 0:
-            fill_counts(settled, table, scored, rated)
-        order(_f8(state, _DECISION), settled, scored, rated, keys, scratch)
+            fill_counts(settled, table, scored, slots, rated)
+        order(_f8(state, _DECISION), settled, slots, rated, keys, scratch)
     fault = ring_take(
         ring, pos, ends, n, spare, plain, plains, scored, rated, keys, flat, _u4(state, _LOWS), scratch, out
     )
     ends[_LEFT] = spare if fault == 0 else 0
     ends[_NEXT] = ends[_GONE] = n
+    if behind - ends[0] > 2 * (plains + rated) + 64:
+        close_gaps(state, behind)
     same = rated == 0
     if not same and plains == 0:
         same = True
@@ -1268,16 +1318,16 @@ def _scan(state, table, n, extra):
 
 
 @_jit
-def enter_heap(state, ids):
-    """These blocks are queued; the heap learns their keys, which will not change."""
-    n = ids.shape[0]
-    keys = _table(state, _KEYS, KEY_COUNT)
-    order(_f8(state, _DECISION), _table(state, _SETTLED, SETTLED_WIDTH), ids, n, keys, _f8(state, _SCRATCH))
+def _enter_heap(state, n):
+    """The heap learns of the n blocks in _SCORED, whose keys will not change."""
+    scored, slots, keys = _u4(state, _SCORED), _u4(state, _SLOTS), _table(state, _KEYS, KEY_COUNT)
+    settled = _table(state, _SETTLED, SETTLED_WIDTH)
+    order(_f8(state, _DECISION), settled, slots, n, keys, _f8(state, _SCRATCH))
     entry_keys, entry_block = _table(state, _ENTRY_KEYS, KEY_COUNT), _u4(state, _ENTRY_BLOCK)
     entry_stamp, stamp = _i8(state, _ENTRY_STAMP), _i8(state, _STAMP)
     heap, bad = _i8(state, _HEAP), _u1(state, _BAD)
     for j in range(n):
-        heap_enter(keys, j, entry_keys, entry_block, entry_stamp, heap, stamp, bad, ids[j])
+        heap_enter(keys, j, entry_keys, entry_block, entry_stamp, heap, stamp, bad, scored[j])
 
 
 _LONG_AGO = -(1 << 60)
