@@ -54,19 +54,6 @@ class Difference:
         return max(abs(self.low), abs(self.high))
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
-    """Pairs in which the arm was lower and higher, and the two-sided probability if neither were favoured.
-
-    Ties count for neither. Requests that wait for one another are not independent, so the
-    probability is too small on a loaded server.
-    """
-
-    lower: int
-    higher: int
-    p: float
-
-
 def summary(values: Doubles) -> dict[str, float | None]:
     """Every statistic of the values, in their unit; None where there are none.
 
@@ -158,17 +145,6 @@ def round_noise(base: Doubles, arm: Doubles, level: float = 0.95) -> dict[str, f
     return found
 
 
-def sign_test(base: Doubles, arm: Doubles) -> Signs:
-    """How often the arm is lower and higher, request by request (means over the rounds).
-
-    >>> sign_test(np.array([[2.0, 2.0, 2.0, 2.0]]), np.array([[1.0, 1.0, 1.0, 1.0]]))
-    Signs(lower=4, higher=0, p=0.125)
-    """
-    difference = (arm - base).mean(axis=0)
-    lower, higher = int((difference < 0).sum()), int((difference > 0).sum())
-    return Signs(lower, higher, _two_sided(min(lower, higher), lower + higher))
-
-
 def _check(base: Doubles, arm: Doubles, resamples: int, level: float, neighbours: int) -> None:
     if base.ndim != 2 or base.shape != arm.shape or base.size == 0:
         raise TanrenError(f"expected two matrices of one shape, found {base.shape} and {arm.shape}")
@@ -190,15 +166,3 @@ def _of_rows(rows: Doubles, statistics: Mapping[str, float | None]) -> dict[str,
 
 def _percent(base: Doubles, arm: Doubles) -> Doubles:
     return np.asarray((arm / base - 1.0) * 100.0, np.float64)
-
-
-def _two_sided(fewer: int, count: int) -> float:
-    """Probability of a split at least so uneven under a fair coin, exact."""
-    if count == 0:
-        return 1.0
-    log_all = count * math.log(2)
-    tail = sum(
-        math.exp(math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) - log_all)
-        for k in range(fewer + 1)
-    )
-    return min(1.0, 2 * tail)

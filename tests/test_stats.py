@@ -7,7 +7,7 @@ import pytest
 
 from tanren_dsl import stats
 from tanren_dsl.errors import TanrenError
-from tanren_dsl.stats import complete, paired_bootstrap, round_noise, sign_test, summary
+from tanren_dsl.stats import complete, paired_bootstrap, round_noise, summary
 
 RNG = np.random.default_rng
 
@@ -120,16 +120,6 @@ def test_requests_without_a_value_somewhere_are_left_out_of_both_arms() -> None:
     base, arm = complete(np.array([[1.0, 2.0, 3.0], [4.0, nan, 6.0]]), np.array([[nan, 2.0, 5.0], [1, 1, 7]]))
     assert base.tolist() == [[3.0], [6.0]]
     assert arm.tolist() == [[5.0], [7.0]]
-
-
-def test_the_sign_test_is_exact() -> None:
-    base = np.full((2, 10), 5.0)
-    arm = base + np.array([-1, -1, -1, -1, -1, -1, -1, -1, 0, 1])
-    found = sign_test(base, arm)
-    assert (found.lower, found.higher) == (8, 1)
-    assert found.p == pytest.approx(2 * (1 + 9) / 2**9)
-    assert sign_test(base, base).p == 1.0
-    assert 0 < sign_test(np.ones((1, 5000)), np.r_[np.zeros(2700), np.full(2300, 2.0)][None, :]).p < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 arms one for each configuration:
 
     {"config": {...}, "arms": [the default's, the other's], "delta_p99": percent, "interval": [low, high],
-     "deltas": {...}, "round_noise": {...} or null, "noise_floor": {...} or null, "sign_test": {...},
+     "deltas": {...}, "round_noise": {...} or null, "noise_floor": {...} or null,
      "pairs": n, "verdict": text}
 
 `delta_p99` is (arm / default - 1) * 100 of the p99 time to first token (TTFT), `interval` its 95 %
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tanren_dsl.bench.store import Round
-from tanren_dsl.stats import Difference, Doubles, complete, paired_bootstrap, round_noise, sign_test, summary
+from tanren_dsl.stats import Difference, Doubles, complete, paired_bootstrap, round_noise, summary
 
 MEASURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ttft": ("ttft_s", ("mean", "p50", "p90", "p99")),
@@ -88,8 +88,7 @@ def results_of(config: Mapping[str, Any], arms: Sequence[Measured], seed: int) -
     entries = []
     for arm, found in zip(arms[1:], deltas, strict=True):
         p99 = found.get("ttft_p99")
-        old, new = complete(base.values_ms("ttft_s"), arm.values_ms("ttft_s"))
-        signs = sign_test(old, new)
+        old, _ = complete(base.values_ms("ttft_s"), arm.values_ms("ttft_s"))
         own_floor = None if arm.is_default else floor
         noise = _round_noise(base, arm)
         entries.append(
@@ -101,7 +100,6 @@ def results_of(config: Mapping[str, Any], arms: Sequence[Measured], seed: int) -
                 "deltas": {name: _delta(one) for name, one in found.items()},
                 "round_noise": noise,
                 "noise_floor": None if floor is None else {name: _floor(one) for name, one in floor.items()},
-                "sign_test": {"faster": signs.lower, "slower": signs.higher, "p": signs.p},
                 "pairs": old.shape[1],
                 "verdict": _verdict(base, arm, found, noise, own_floor),
             }

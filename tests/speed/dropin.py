@@ -112,8 +112,9 @@ def _report(version: str, blocks: int, out: dict[str, Any]) -> None:
     first, again, *others = ({"name": name, **_figures(arm)} for name, arm in out.items())
     stock = {part: (first[part] + again[part]) / 2 for part in ("schedule", "update", "allocating")}
     print(
-        f"drop-in, vLLM {version}, {blocks:,} blocks, {first['share']:.0%} of steps allocate; stock takes "
-        f"{stock['schedule'] * 1e6:.0f} us in schedule(), {stock['update'] * 1e6:.0f} in update_from_output(), "
+        f"drop-in, vLLM {version}, {blocks:,} blocks, {first['share']:.0%} of steps allocate; stock "
+        f"takes {stock['schedule'] * 1e6:.0f} us in schedule(), {stock['update'] * 1e6:.0f} in "
+        "update_from_output(), "
         f"{first['many_ms']:.2f} ms for 1,000 blocks; stock again over stock: "
         f"{again['schedule'] / first['schedule']:.3f}"
     )

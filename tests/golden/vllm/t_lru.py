@@ -898,8 +898,8 @@ def make_queue_class(base: Any) -> Any:
 # Sections of the state: where each begins and ends stands in its first 512 bytes. What is read of every
 # considered block, _SETTLED, stands by its place in the ring, so that it is read in order; the rest by id.
 (
-    _POS, _ENDS, _ROWS, _SETTLED, _FRESH, _DECISION, _TALLY, _KEYS, _SCRATCH, _PLAIN, _SCORED, _SLOTS, _LOWS, _OUT,
-    _RING, _HASHED, _ENTRY_KEYS, _ENTRY_BLOCK, _ENTRY_STAMP, _STAMP, _BAD, _HEAP,
+    _POS, _ENDS, _ROWS, _SETTLED, _FRESH, _DECISION, _TALLY, _KEYS, _SCRATCH, _PLAIN, _SCORED, _SLOTS, _LOWS,
+    _OUT, _RING, _HASHED, _ENTRY_KEYS, _ENTRY_BLOCK, _ENTRY_STAMP, _STAMP, _BAD, _HEAP,
 ) = range(22)  # fmt: skip
 # In _ENDS, behind head, tail and count. _LEFT: blocks that the step's ranking still names; it stands in
 # _OUT, of which those before _NEXT are taken and those before _GONE have left the mirror. _FRONTIER: the
@@ -935,8 +935,8 @@ def _sizes(blocks: int) -> tuple[int, ...]:
     return (
         8 * blocks, 8 * 16, 8 * blocks * ROW_WIDTH, 8 * ring * SETTLED_WIDTH, 8 * blocks * max(1, SETTLED),
         8 * (DECISION_WIDTH + len(KNOBS)), 8 * TALLY_WIDTH,
-        8 * blocks * KEY_COUNT, 8 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * ring, blocks,
-        8 * entries * KEY_COUNT, 4 * entries, 8 * entries, 8 * heaped, heaped, 8 * 3,
+        8 * blocks * KEY_COUNT, 8 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * blocks,
+        4 * blocks, 4 * ring, blocks, 8 * entries * KEY_COUNT, 4 * entries, 8 * entries, 8 * heaped, heaped, 8 * 3,
     )  # fmt: skip
 
 
