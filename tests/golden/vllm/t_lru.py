@@ -936,7 +936,8 @@ def _sizes(blocks: int) -> tuple[int, ...]:
         8 * blocks, 8 * 16, 8 * blocks * ROW_WIDTH, 8 * ring * SETTLED_WIDTH, 8 * blocks * max(1, SETTLED),
         8 * (DECISION_WIDTH + len(KNOBS)), 8 * TALLY_WIDTH,
         8 * blocks * KEY_COUNT, 8 * blocks, 4 * blocks, 4 * blocks, 4 * blocks, 4 * blocks,
-        4 * blocks, 4 * ring, blocks, 8 * entries * KEY_COUNT, 4 * entries, 8 * entries, 8 * heaped, heaped, 8 * 3,
+        4 * blocks, 4 * ring, blocks,
+        8 * entries * KEY_COUNT, 4 * entries, 8 * entries, 8 * heaped, heaped, 8 * 3,
     )  # fmt: skip
 
 
