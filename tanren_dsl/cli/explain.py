@@ -107,7 +107,7 @@ def _analysis(policy: Policy) -> dict[str, str] | None:
     elif found.shape == "static" and policy.percent is None:
         served = "by a heap, O(log n) a block"
     else:
-        served = "by scoring the considered blocks, once in most steps, O(considered)"
+        served = "by scoring the considered blocks, once for each ranking, O(considered)"
     return {"shape": found.shape, "reason": found.reason, "served": served}
 
 

@@ -41,7 +41,7 @@ _Array: TypeAlias = np.ndarray[Any, Any]
 PASS_THROUGH = 0
 """The policy's order is the engine's own: pop the head."""
 SCAN = 1
-"""Score the considered set at each allocation."""
+"""Score the considered set, for each ranking."""
 HEAP = 2
 """Static keys, every free block considered: a heap."""
 
