@@ -1,95 +1,147 @@
 """The vLLM target: one self-contained file that vLLM loads by `--scheduler-cls`.
 
-The file holds the policy's text and hash, the kernel functions, the policy's own
-`settle` and `order` functions as the python backend writes them, and the runtime of
-the other `vllm_*.py`. It imports numpy, numba (a vLLM dependency; it runs without) and
-vLLM, nothing of this package.
+The file holds the policies' text and hash, the kernel functions, the policies' own ordering
+functions as the python backend writes them, and the runtime of the other `vllm_*.py`. It
+imports numpy, numba (a vLLM dependency; it runs without) and vLLM, nothing of this package.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 from tanren_dsl import __version__
 from tanren_dsl.backends import (
     vllm_choice,
+    vllm_dispatcher,
     vllm_evictor,
     vllm_hashes,
     vllm_kernels,
+    vllm_line,
+    vllm_queue,
+    vllm_requests,
     vllm_runtime,
     vllm_state,
     vllm_warm,
 )
 from tanren_dsl.backends.python import emit_function
 from tanren_dsl.backends.python_helpers import helpers_source
-from tanren_dsl.errors import UnsupportedError
+from tanren_dsl.backends.vllm_constants import (
+    NO_EVICT,
+    NO_SCHEDULE,
+    block_places,
+    evict_constants,
+    line_places,
+    schedule_constants,
+)
+from tanren_dsl.errors import TanrenError, UnsupportedError
 from tanren_dsl.ir import Policy
-from tanren_dsl.kernels import block_rows, free_ring, static_heap
+from tanren_dsl.kernels import block_rows, decision, free_ring, line_order, static_heap
 from tanren_dsl.kernels.abi import DECISION_WIDTH
-from tanren_dsl.passes.order import FIXED_SIGNALS, analyze
 from tanren_dsl.passes.provides import require_signals
-from tanren_dsl.passes.settle import Split, split
-from tanren_dsl.signals import STORED, USED_AT, VLLM, column_of, columns_for
-from tanren_dsl.units import MICROSECONDS_PER_SECOND, Number
+from tanren_dsl.passes.settle import split
+from tanren_dsl.signals import VLLM, Kind, column_of, columns_for
 
 FITS = ("0.19.1", "0.32.0")
 """vLLM versions against which the file was shown to decide as the simulator does."""
 
-_BY_HASH = frozenset({"children", "ghost_uses", "waiting_refs"})
-"""Signals that are counted by hash."""
-_BY_USE = frozenset({"uses", "chain", "gap", "spaced_uses", USED_AT})
-"""Columns that a hit changes."""
-
-_OF_STEP = frozenset({"spaced_uses", "waiting_refs"})
-"""Per-block signals that need something *as of this step*."""
-
 _MARKER = "# ======== runtime ========\n"
-_KERNEL_MODULES = (free_ring, static_heap, block_rows)
-_RUNTIME_MODULES = (vllm_runtime, vllm_state, vllm_kernels, vllm_choice, vllm_hashes, vllm_warm, vllm_evictor)
+_EVICT_KERNELS = (free_ring, static_heap, block_rows)
+_EVICT_RUNTIME = (
+    vllm_queue, vllm_state, vllm_kernels, vllm_choice, vllm_hashes, vllm_warm, vllm_evictor,
+)  # fmt: skip
+_SCHEDULE_RUNTIME = (vllm_line, vllm_requests, vllm_dispatcher)
 
 
-def emit(evict: Policy) -> str:
-    """Text of the file for an evict policy.
+def emit(evict: Policy | None = None, schedule: Policy | None = None, *, guard: bool = True) -> str:
+    """Text of the file for an evict policy, a schedule policy, or one of each.
+
+    Args:
+        evict: decides which block is evicted; None: vLLM does.
+        schedule: decides which request is next; None: vLLM does.
+        guard: requests that wait far longer than the mean are served first.
 
     Raises:
-        UnsupportedError: the policy reads a signal that vLLM's block pool cannot provide.
+        TanrenError: neither is given.
+        UnsupportedError: a policy is of the other kind, or reads a signal that vLLM cannot provide.
     """
-    if evict.kind != "evict":
-        raise UnsupportedError(f"{evict.name}: the vllm target does not take schedule policies yet")
-    require_signals(evict, VLLM, "the vllm target")
-    halves = split(evict, evict.order)
-    books = tuple(name for name in columns_for("evict", evict.signals()) if name not in halves.filled)
-    places = {name: place for place, name in enumerate(books)}
-    places |= {name: place for place, name in enumerate(halves.filled, len(halves.kept))}
+    if evict is None and schedule is None:
+        raise TanrenError("expected an evict or a schedule policy, found neither")
+    for policy, kind in ((evict, "evict"), (schedule, "schedule")):
+        if policy is not None:
+            if policy.kind != kind:
+                raise UnsupportedError(f"{policy.name}: expected an {kind} policy, found a {policy.kind} one")
+            require_signals(policy, VLLM, "the vllm target")
+    halves = None if evict is None else split(evict, evict.order)
+    orderings = () if halves is None else (halves.settled, halves.moving)
+    if schedule is not None:
+        orderings += (schedule.order,) if schedule.preempt is None else (schedule.order, schedule.preempt)
     parts = [
-        _header(evict),
-        _IMPORTS,
-        _constants(evict, books, halves),
+        _header([policy for policy in (evict, schedule) if policy is not None]),
+        _imports(evict, schedule),
+        _general_constants(),
+        evict_constants(evict) if evict is not None else NO_EVICT,
+        schedule_constants(schedule, guard=guard) if schedule is not None else NO_SCHEDULE,
         _JIT,
-        *(_kernel_source(module, places) for module in _KERNEL_MODULES),
-        _jitted(helpers_source(halves.settled, halves.moving)),
-        "@_jit\n" + (emit_function(evict, halves.settled, "settle", books) if halves.kept else _NOTHING),
-        "@_jit\n" + emit_function(evict, halves.moving, "order", (*halves.kept, *halves.filled)),
-        *(inspect.getsource(module).split(_MARKER, 1)[1].strip() for module in _RUNTIME_MODULES),
+        _kernel_source(decision, "evict", {}),
+        *([] if evict is None else _evict_kernels(evict)),
+        *([] if schedule is None else [_kernel_source(line_order, "schedule", line_places(schedule))]),
+        _jitted(helpers_source(*orderings)),
+        *([] if evict is None else _evict_orderings(evict)),
+        *([] if schedule is None else _schedule_orderings(schedule)),
+        _runtime(vllm_runtime),
+        *([] if evict is None else map(_runtime, _EVICT_RUNTIME)),
+        *([] if schedule is None else map(_runtime, _SCHEDULE_RUNTIME)),
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
 
 
-def _header(policy: Policy) -> str:
-    text = policy.text.rstrip()
-    quoted = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+def _evict_kernels(policy: Policy) -> list[str]:
+    places = block_places(policy)
+    return [_kernel_source(module, "evict", places) for module in _EVICT_KERNELS]
+
+
+def _evict_orderings(policy: Policy) -> list[str]:
+    halves = split(policy, policy.order)
+    books = tuple(name for name in columns_for("evict", policy.signals()) if name not in halves.filled)
+    return [
+        "@_jit\n" + (emit_function(policy, halves.settled, "settle", books) if halves.kept else _NOTHING),
+        "@_jit\n" + emit_function(policy, halves.moving, "order", (*halves.kept, *halves.filled)),
+    ]
+
+
+def _schedule_orderings(policy: Policy) -> list[str]:
+    columns = tuple(line_places(policy))
+    texts = ["@_jit\n" + emit_function(policy, policy.order, "rank", columns)]
+    if policy.preempt is not None:
+        texts.append("@_jit\n" + emit_function(policy, policy.preempt, "rank_running", columns))
+    else:
+        texts.append("rank_running = rank")
+    return texts
+
+
+def _runtime(module: ModuleType) -> str:
+    return inspect.getsource(module).split(_MARKER, 1)[1].strip()
+
+
+def _header(policies: Sequence[Policy]) -> str:
+    names = " and ".join(
+        f"the {'eviction' if policy.kind == 'evict' else 'scheduling'} policy `{policy.name}`"
+        for policy in policies
+    )
+    quoted = "\n\n".join(
+        "\n".join(f"    {line}".rstrip() for line in policy.text.rstrip().splitlines()) for policy in policies
+    )
     quoted = quoted.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     return (
-        f'"""vLLM scheduler with the eviction policy `{policy.name}`, emitted by tanren-dsl {__version__}.\n'
+        f'"""vLLM scheduler with {names}, emitted by tanren-dsl {__version__}.\n'
         "\n"
         f"Fits vLLM {', '.join(FITS)}; on any other it says so in one line and vLLM's own order holds.\n"
         "On:   put this file on PYTHONPATH and start vLLM with --scheduler-cls FILE_STEM.Scheduler\n"
         "Off:  drop the flag (or set TANREN_DISABLE=1)\n\n"
-        f"The policy:\n\n{quoted}\n"
+        f"{'The policy' if len(policies) == 1 else 'The policies'}:\n\n{quoted}\n"
         '"""'
     )
 
@@ -103,8 +155,7 @@ import logging
 import math
 import os
 import time
-from operator import attrgetter
-from typing import Any
+%sfrom typing import Any
 
 import numpy as np
 
@@ -113,6 +164,12 @@ try:
 except Exception:  # missing, or at odds with NumPy: the same functions run as plain Python
     numba = None
 """
+
+
+def _imports(evict: Policy | None, schedule: Policy | None) -> str:
+    needed = (schedule, "from itertools import islice\n"), (evict, "from operator import attrgetter\n")
+    return _IMPORTS % "".join(line for policy, line in needed if policy is not None)
+
 
 _JIT = """\
 HAVE_NUMBA = numba is not None and os.environ.get("TANREN_NO_NUMBA") != "1"
@@ -130,50 +187,18 @@ def settle(decision, rows, ids, n, keys, scratch):
 """
 
 
-def _constants(policy: Policy, columns: tuple[str, ...], halves: Split) -> str:
-    reads = frozenset(policy.signals())
-    shape = analyze(policy).shape
-    numbered = bool(_BY_HASH & reads)
-    changing = bool(reads - FIXED_SIGNALS - set(STORED["evict"])) or not reads.isdisjoint(_OF_STEP)
-    heap = shape != "dynamic"
-    knobs = tuple(
-        (knob.name, MICROSECONDS_PER_SECOND**knob.type.unit.time, knob.default)
-        for knob in policy.knobs
-        if isinstance(knob.type, Number)
-    )
-    digest = hashlib.sha256(policy.text.encode()).hexdigest()
-    return "\n".join(
-        (
-            f"POLICY = {policy.name!r}",
-            f"POLICY_SHA256 = {digest!r}",
-            f"FITS = {FITS!r}",
-            f"MADE_BY = {__version__!r}",
-            f"SHAPE = {shape!r}",
-            f"HEAP = {heap}",
-            f"AHEAD = {not heap and not numbered}",
-            f"PERCENT = {policy.percent!r}",
-            f"KEY_COUNT = {len(policy.order.keys)}",
-            f"KNOBS = {knobs!r}",
-            f"READS = frozenset({sorted(reads)!r})",
-            f"WRITES = {numbered or bool(set(columns) - {'last_use'})}",
-            f"USES_MATTER = {bool(_BY_USE & set(columns))}",
-            f"NUMBERED = {numbered}",
-            f"AS_OF_STEP = {changing}",
-            f"ROW_WIDTH = {max(1, len(columns))}",
-            f"SETTLED = {len(halves.kept)}",
-            f"SETTLED_WIDTH = {max(1, len(halves.kept) + len(halves.filled))}",
-            f"DECISION_WIDTH = {DECISION_WIDTH}",
-        )
-    )
+def _general_constants() -> str:
+    lines = (f"FITS = {FITS!r}", f"MADE_BY = {__version__!r}", f"DECISION_WIDTH = {DECISION_WIDTH}")
+    return "\n".join(lines)
 
 
-def _kernel_source(module: ModuleType, places: Mapping[str, int]) -> str:
+def _kernel_source(module: ModuleType, kind: Kind, places: Mapping[str, int]) -> str:
     """The module's constants, by value, and its functions, compiled as this file compiles.
 
     Columns of the object rows become the places of this file, or -1 where it keeps none.
     """
     source = inspect.getsource(module)
-    kept = {column_of("evict", name): place for name, place in places.items()}
+    kept = {column_of(kind, name): place for name, place in places.items()}
     parts: list[str] = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef):

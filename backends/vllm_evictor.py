@@ -16,17 +16,8 @@ import numpy as np
 from tanren_dsl.backends.vllm_choice import pick
 from tanren_dsl.backends.vllm_hashes import Hashes
 from tanren_dsl.backends.vllm_kernels import all_unhashed, released, taken_back, unhashed, used, written
-from tanren_dsl.backends.vllm_runtime import (
-    _OWN_ORDER,
-    CLOCK,
-    in_one_line,
-    knob_values,
-    make_queue_class,
-    noted_after,
-    seconds_allowed,
-    told_after,
-    told_before,
-)
+from tanren_dsl.backends.vllm_queue import make_queue_class, noted_after, told_after, told_before
+from tanren_dsl.backends.vllm_runtime import _OWN_ORDER, CLOCK, in_one_line, knob_values, seconds_allowed
 from tanren_dsl.backends.vllm_state import (
     _DECISION,
     _DECISIONS,
@@ -45,7 +36,7 @@ from tanren_dsl.backends.vllm_state import (
     view,
 )
 from tanren_dsl.backends.vllm_warm import ids_of, warm_up
-from tanren_dsl.kernels.block_rows import (
+from tanren_dsl.kernels.decision import (
     BLOCK_SIZE,
     CAPACITY,
     HIT_RATE,
@@ -71,6 +62,7 @@ WRITES = USES_MATTER = NUMBERED = AS_OF_STEP = AHEAD = True
 DECISION_WIDTH = 12
 _LOG = logging.getLogger("vllm.tanren")
 _STATUS: dict[str, Any] = {}
+KNOBS: tuple[tuple[str, float, float], ...] = ()
 _SLOW_LIMIT = 3
 _SLOW_MEMORY = 500
 
@@ -82,6 +74,22 @@ _MANY_PENDING = 256
 
 class Evictor:
     """The policy at work: a mirror of the free queue and the signals, in flat arrays by block id."""
+
+    status = _STATUS
+
+    @staticmethod
+    def reason_not_to_attach(scheduler: Any) -> str | None:
+        """Why this engine is none that the file can serve; None if it is one."""
+        manager = scheduler.kv_cache_manager
+        if not manager.enable_caching:
+            return "prefix caching is off, nothing to decide"
+        if manager.num_kv_cache_groups != 1:
+            return f"{manager.num_kv_cache_groups} KV cache groups, this file handles one"
+        if manager.block_pool.hash_block_size != scheduler.block_size:
+            return "blocks and their hashes differ in size"
+        if type(manager.block_pool.free_block_queue).__name__ != "FreeKVCacheBlockQueue":
+            return "another free queue is already in place"
+        return None
 
     def __init__(self, scheduler: Any) -> None:
         self.on, self.said = True, False
@@ -115,7 +123,7 @@ class Evictor:
         self.decision[BLOCK_SIZE] = float(self.block_size)
         self.decision[MAX_RUNNING] = float(scheduler.max_num_running_reqs)
         self.decision[TOKEN_BUDGET] = float(scheduler.max_num_scheduled_tokens)
-        self.decision[DECISION_WIDTH:] = knob_values()
+        self.decision[DECISION_WIDTH:] = knob_values(KNOBS)
         self.hashes = Hashes(count, self.usable) if NUMBERED else None
         self.no_table = np.zeros((1, 1), np.int64)
         self.pending: list[Any] = []
@@ -311,8 +319,8 @@ class Evictor:
         for owner, name, original, ours in self.wrapped:
             if vars(owner).get(name) is ours:  # else another has wrapped it since
                 setattr(owner, name, original)
-        if _STATUS.get("evictor") is self:
-            _STATUS["mode"] = f"off: {reason}"
+        if self.status.get("live") is self:
+            self.status["mode"] = f"off: {reason}"
         _LOG.error("tanren: policy %s is off, vLLM's own order holds: %s", POLICY, reason)
 
     def counts(self) -> dict[str, Any]:

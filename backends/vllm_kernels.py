@@ -37,16 +37,8 @@ from tanren_dsl.backends.vllm_state import (
     _u1,
     _u4,
 )
-from tanren_dsl.kernels.block_rows import (
-    GAPS,
-    GENERATED,
-    LAST_USE,
-    MEAN_GAP,
-    moving_mean,
-    row_released,
-    row_used,
-    row_written,
-)
+from tanren_dsl.kernels.block_rows import GAPS, GENERATED, LAST_USE, row_released, row_used, row_written
+from tanren_dsl.kernels.decision import MEAN_GAP, moving_mean
 from tanren_dsl.kernels.free_ring import (
     EMPTY,
     LOW,

@@ -1,8 +1,8 @@
-"""How the emitted file enters vLLM: the first half of its runtime.
+"""How the emitted file enters vLLM: the first part of its runtime.
 
 `backends/vllm.py` copies everything below the marker line into the file it emits,
-behind the policy's constants, the kernel functions and the policy's own `order`
-function; the other `vllm_*.py` follow. Above the marker stand stand-ins, so that this
+behind the policies' constants, the kernel functions and the policies' own ordering
+functions; the other `vllm_*.py` follow. Above the marker stand stand-ins, so that this
 module can be read, linted and type-checked as it is. It never runs from here.
 """
 
@@ -16,15 +16,20 @@ import os
 import time
 from typing import Any
 
-POLICY = ""
-POLICY_SHA256 = ""
+POLICY = LINE_POLICY = ""
+POLICY_SHA256 = LINE_SHA256 = ""
 FITS: tuple[str, ...] = ()
 SHAPE = "dynamic"
-KNOBS: tuple[tuple[str, float, float], ...] = ()
+Knobs = tuple[tuple[str, float, float], ...]
+KNOBS: Knobs = ()
+LINE_KNOBS: Knobs = ()
 MADE_BY = ""
-HAVE_NUMBA = True
+HAVE_NUMBA = EVICTS = SCHEDULES = True
 HEAP = AS_OF_STEP = USES_MATTER = False
+PREEMPT_KEYS = 0
 Evictor: Any = None
+Dispatcher: Any = None
+make_dispatching_class: Any = None
 
 # ======== runtime ========
 
@@ -36,46 +41,70 @@ def CLOCK() -> int:  # noqa: N802 - the one injectable name of this file
 
 _LOG = logging.getLogger("vllm.tanren")
 _STATUS: dict[str, Any] = {"policy": POLICY, "sha256": POLICY_SHA256, "mode": "not started"}
+_LINE_STATUS: dict[str, Any] = {"policy": LINE_POLICY, "sha256": LINE_SHA256, "mode": "not started"}
 _OWN_ORDER = "vLLM's own order holds"
 _SLOW_LIMIT = 3
 _SLOW_MEMORY = 500
 
 
 def status() -> dict[str, Any]:
-    """What the policy is doing: mode, decisions, faults, and why it is off if it is."""
-    live = _STATUS.get("evictor")
-    out = {key: value for key, value in _STATUS.items() if key != "evictor"}
+    """What the policies are doing: mode, decisions, faults, and why one is off if it is.
+
+    The evict policy's own; under `schedule` the schedule policy's, if there is one.
+    """
+    out = _told(_STATUS) if EVICTS else {"mode": "no evict policy"}
+    if SCHEDULES:
+        out["schedule"] = _told(_LINE_STATUS)
+    return out
+
+
+def _told(status: dict[str, Any]) -> dict[str, Any]:
+    live = status.get("live")
+    out = {key: value for key, value in status.items() if key != "live"}
     if live is not None:
         out.update(live.counts())
     return out
 
 
 def Scheduler(*args: Any, **kwargs: Any) -> Any:  # noqa: N802 - named by --scheduler-cls
-    """Make vLLM's scheduler with the policy in it; asynchronous exactly when the engine is."""
+    """Make vLLM's scheduler with the policies in it; asynchronous exactly when the engine is."""
     base = _stock_class(kwargs["vllm_config"] if "vllm_config" in kwargs else args[0])
-    reason = _answer(_reason_to_stand_aside)
+    aside = _answer(_reason_to_stand_aside)
+    evict_aside = (aside or _answer(_reason_to_pass_through)) if EVICTS else "no policy"
+    works = evict_aside is None or (SCHEDULES and aside is None)
     # Made once, whatever comes: it may bind ports and start a connector.
-    scheduler = (make_scheduler_class(base) if reason is None else base)(*args, **kwargs)
-    if reason is None:
-        reason = _answer(_attach, scheduler)
-    name = f"policy {POLICY} ({POLICY_SHA256[:12]}, tanren-dsl {MADE_BY}, vLLM {_vllm_version()})"
-    if reason is None:
-        _STATUS.update(mode="active", evictor=scheduler.tanren)
-        how = f"{SHAPE} order, {'heap' if HEAP else 'scan'}, {'numba' if HAVE_NUMBA else 'plain Python'}"
-        _LOG.info("tanren: %s decides evictions: %s, %s", name, how, type(scheduler).__mro__[1].__name__)
-        atexit.register(say_farewell, scheduler.tanren)
-    else:
-        _STATUS.update(mode=reason, evictor=None)
-        _LOG.warning("tanren: %s stands aside, %s: %s", name, _OWN_ORDER, reason)
+    scheduler = (make_scheduler_class(base) if works else base)(*args, **kwargs)
+    _answer(_say_unknown_knobs)
+    if EVICTS:
+        how = f"{SHAPE} order, {'heap' if HEAP else 'scan'}"
+        _start(_STATUS, "evictions", how, base, evict_aside or _answer(_attach, scheduler, "tanren"))
+    if SCHEDULES:
+        how = "who is admitted and who is pushed out" if PREEMPT_KEYS else "who is admitted"
+        _start(_LINE_STATUS, "scheduling", how, base, aside or _answer(_attach, scheduler, "tanren_line"))
     return scheduler
 
 
-def say_farewell(evictor: Any) -> None:
+def _start(status: dict[str, Any], what: str, how: str, base: Any, reason: str | None) -> None:
+    """One line that says whether a policy is at work."""
+    name = (
+        f"policy {status['policy']} ({status['sha256'][:12]}, tanren-dsl {MADE_BY}, vLLM {_vllm_version()})"
+    )
+    if reason is None:
+        status.update(mode="active")
+        code = "numba" if HAVE_NUMBA else "plain Python"
+        _LOG.info("tanren: %s decides %s: %s, %s, %s", name, what, how, code, base.__name__)
+        atexit.register(say_farewell, status["live"])
+    else:
+        status.update(mode=reason, live=None)
+        _LOG.warning("tanren: %s stands aside, %s: %s", name, _OWN_ORDER, reason)
+
+
+def say_farewell(part: Any) -> None:
     """One line at shutdown, once."""
-    if not evictor.said:
-        evictor.said = True
-        told = ", ".join(f"{name} {value}" for name, value in evictor.counts().items())
-        _LOG.info("tanren: policy %s ends%s: %s", POLICY, "" if evictor.on else " (off)", told)
+    if not part.said:
+        part.said = True
+        told = ", ".join(f"{name} {value}" for name, value in part.counts().items())
+        _LOG.info("tanren: policy %s ends%s: %s", part.status["policy"], "" if part.on else " (off)", told)
 
 
 def _vllm_version() -> str:
@@ -101,11 +130,14 @@ def _answer(question: Any, *args: Any) -> str | None:
         return in_one_line(error)
 
 
-def _attach(scheduler: Any) -> str | None:
-    reason = _reason_not_to_attach(scheduler)
+def _attach(scheduler: Any, name: str) -> str | None:
+    part = Evictor if name == "tanren" else Dispatcher
+    reason = part.reason_not_to_attach(scheduler)
     if reason is None:
-        scheduler.tanren = Evictor(scheduler)
-    return reason
+        live = part(scheduler)
+        live.status["live"] = live
+        setattr(scheduler, name, live)
+    return reason  # type: ignore[no-any-return]
 
 
 def in_one_line(error: Exception) -> str:
@@ -115,20 +147,25 @@ def in_one_line(error: Exception) -> str:
 
 def seconds_allowed() -> float:
     """What a decision may take, by the operator."""
-    return _number("TANREN_BUDGET_MS", 0.02, 1e-3)
+    return number_of("TANREN_BUDGET_MS", 0.02, 1e-3)
 
 
-def knob_values() -> list[float]:
-    """The operator's knobs in the policy's own scale; a variable that names none is said."""
-    known = {f"TANREN_KNOB_{name.upper()}": (default, scale) for name, scale, default in KNOBS}
+def knob_values(knobs: Any) -> list[float]:
+    """The operator's knobs of one policy, in its own scale."""
+    return [number_of(f"TANREN_KNOB_{name.upper()}", default, scale) for name, scale, default in knobs]
+
+
+def _say_unknown_knobs() -> None:
+    known = [f"TANREN_KNOB_{name.upper()}" for name, _, _ in KNOBS + LINE_KNOBS]
     for name in sorted(os.environ):
         if name.startswith("TANREN_KNOB_") and name not in known:
             has = ", ".join(known) or "it has none"
-            _LOG.warning("tanren: %s names no knob of policy %s: %s", name, POLICY, has)
-    return [_number(name, default, scale) for name, (default, scale) in known.items()]
+            names = " and ".join(filter(None, (POLICY, LINE_POLICY)))
+            _LOG.warning("tanren: %s names no knob of policy %s: %s", name, names, has)
 
 
-def _number(name: str, default: float, scale: float) -> float:
+def number_of(name: str, default: float, scale: float) -> float:
+    """A number that the operator may set in the environment; refuses what is none."""
     written = os.environ.get(name)
     if written is None:
         return default
@@ -147,46 +184,45 @@ def _reason_to_stand_aside() -> str | None:
     version = _vllm_version()
     if version not in FITS and os.environ.get("TANREN_FORCE") != "1":
         return f"vLLM {version} is not one of {', '.join(FITS)} (TANREN_FORCE=1 overrides)"
+    return None
+
+
+def _reason_to_pass_through() -> str | None:
     if SHAPE == "identity" and os.environ.get("TANREN_NO_IDENTITY") != "1":
         return "pass-through: this policy's order is vLLM's own"
     return None
 
 
-def _reason_not_to_attach(scheduler: Any) -> str | None:
-    manager = scheduler.kv_cache_manager
-    if not manager.enable_caching:
-        return "prefix caching is off, nothing to decide"
-    if manager.num_kv_cache_groups != 1:
-        return f"{manager.num_kv_cache_groups} KV cache groups, this file handles one"
-    if manager.block_pool.hash_block_size != scheduler.block_size:
-        return "blocks and their hashes differ in size"
-    if type(manager.block_pool.free_block_queue).__name__ != "FreeKVCacheBlockQueue":
-        return "another free queue is already in place"
-    return None
-
-
 def make_scheduler_class(base: Any) -> Any:
-    """The scheduler of vLLM with the two moments marked at which time is frozen."""
+    """The scheduler of vLLM with the moments marked at which time is frozen and requests are put in order."""
+    if SCHEDULES:
+        base = make_dispatching_class(base)
 
     class TanrenScheduler(base):  # type: ignore[misc]
-        """vLLM's scheduler; freezes the moment at the top of a step, nothing else."""
+        """vLLM's scheduler, which tells the policies when a step begins and ends."""
 
         tanren: Any = None
+        tanren_line: Any = None
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
-            evictor = self.tanren
-            if evictor is None or not evictor.on:
-                return super().schedule(*args, **kwargs)
-            try:
-                evictor.step_begins()
-            except Exception as error:
-                evictor.failed(error)
+            evictor, dispatcher = self.tanren, self.tanren_line
+            for part in (evictor, dispatcher) if SCHEDULES else (evictor,):
+                if part is not None and part.on:
+                    try:
+                        part.step_begins()
+                    except Exception as error:
+                        part.failed(error)
             output = super().schedule(*args, **kwargs)
-            if AS_OF_STEP or USES_MATTER:
+            if (AS_OF_STEP or USES_MATTER) and evictor is not None and evictor.on:
                 try:
                     evictor.step_ends(output)
                 except Exception as error:
                     evictor.failed(error)
+            if SCHEDULES and dispatcher is not None and dispatcher.on:
+                try:
+                    dispatcher.step_ends(output)
+                except Exception as error:
+                    dispatcher.failed(error)
             return output
 
         def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
@@ -199,114 +235,9 @@ def make_scheduler_class(base: Any) -> Any:
             return super().update_from_output(*args, **kwargs)
 
         def shutdown(self, *args: Any, **kwargs: Any) -> Any:
-            if self.tanren is not None:
-                say_farewell(self.tanren)
+            for part in (self.tanren, self.tanren_line):
+                if part is not None:
+                    say_farewell(part)
             return super().shutdown(*args, **kwargs)
 
     return TanrenScheduler
-
-
-def told_before(evictor: Any, owner: Any, name: str, tell: Any) -> tuple[Any, str, Any, Any]:
-    """A method, and one in its place that first tells the evictor its arguments."""
-    original = getattr(owner, name)
-
-    def ours(*args: Any, **kwargs: Any) -> Any:
-        if evictor.on:
-            try:
-                tell(*args, **kwargs)
-            except Exception as error:
-                evictor.failed(error)
-        return original(*args, **kwargs)
-
-    return owner, name, original, ours
-
-
-def told_after(evictor: Any, owner: Any, name: str, tell: Any) -> tuple[Any, str, Any, Any]:
-    """A method, and one in its place that then tells the evictor its answer and its arguments."""
-    original = getattr(owner, name)
-
-    def ours(*args: Any, **kwargs: Any) -> Any:
-        answer = original(*args, **kwargs)
-        if evictor.on:
-            try:
-                tell(answer, *args, **kwargs)
-            except Exception as error:
-                evictor.failed(error)
-        return answer
-
-    return owner, name, original, ours
-
-
-def noted_after(evictor: Any, owner: Any, name: str) -> tuple[Any, str, Any, Any]:
-    """A method, and one in its place that then notes the moment and its arguments, for later."""
-    original = getattr(owner, name)
-
-    def ours(*args: Any, **kwargs: Any) -> Any:
-        answer = original(*args, **kwargs)
-        if evictor.on:
-            evictor.pending.append((evictor.now, args, kwargs))
-        return answer
-
-    return owner, name, original, ours
-
-
-def make_queue_class(base: Any) -> Any:
-    """The free queue of vLLM with another choice of victims."""
-
-    class TanrenQueue(base):  # type: ignore[misc]
-        """vLLM's free queue, which stays the storage; only the choice of victims differs.
-
-        Calls go to `base` by name: the policy may switch itself off, and the queue's class
-        back to vLLM's, in the middle of one.
-        """
-
-        tanren: Any
-
-        def popleft(self) -> Any:
-            return self.popleft_n(1)[0]
-
-        def popleft_n(self, n: int) -> Any:
-            evictor, victims = self.tanren, None
-            if n > 0 and evictor.on:
-                try:
-                    victims = evictor.choose(n)
-                except Exception as error:
-                    evictor.failed(error)
-            if victims is None:
-                return base.popleft_n(self, n)
-            before: Any = None  # what stands on either side of those taken last
-            after: Any = None
-            for block in victims:
-                if block is after:
-                    after = block.next_free_block
-                else:
-                    if after is not None:
-                        before.next_free_block, after.prev_free_block = after, before
-                    before, after = block.prev_free_block, block.next_free_block
-                block.prev_free_block = block.next_free_block = None
-            before.next_free_block, after.prev_free_block = after, before
-            self.num_free_blocks -= n
-            return victims
-
-        def append(self, block: Any) -> None:
-            base.append(self, block)
-            self._entered([block], False)
-
-        def append_n(self, blocks: Any) -> None:
-            base.append_n(self, blocks)
-            if blocks:
-                self._entered(blocks, False)
-
-        def prepend_n(self, blocks: Any) -> None:
-            base.prepend_n(self, blocks)
-            if blocks:
-                self._entered(blocks, True)
-
-        def _entered(self, blocks: Any, to_front: bool) -> None:
-            if self.tanren.on:
-                try:
-                    self.tanren.entered(blocks, to_front)
-                except Exception as error:
-                    self.tanren.failed(error)
-
-    return TanrenQueue

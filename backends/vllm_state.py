@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tanren_dsl.kernels.block_rows import TALLY_WIDTH
+from tanren_dsl.kernels.decision import TALLY_WIDTH
 
 DECISION_WIDTH = 12
 KEY_COUNT = 1

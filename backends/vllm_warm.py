@@ -14,7 +14,7 @@ from tanren_dsl.backends.vllm_choice import pick
 from tanren_dsl.backends.vllm_hashes import Hashes
 from tanren_dsl.backends.vllm_kernels import all_unhashed, released, taken_back, unhashed, used, written
 from tanren_dsl.backends.vllm_state import _DECISION, _TALLY, new_state, view
-from tanren_dsl.kernels.block_rows import RATES, moving_mean
+from tanren_dsl.kernels.decision import RATES, moving_mean
 
 WRITES = USES_MATTER = NUMBERED = True
 READS: frozenset[str] = frozenset()

@@ -32,6 +32,12 @@ HIT_RATE_WINDOW = 256
 """Admissions over which `hit_rate` averages, likewise."""
 RATE_WINDOW = 64
 """Steps over which `service_rate` averages, likewise."""
+GUARD_TIMES = 20
+"""A request that waits so many times the mean wait at admission is served first."""
+GUARD_WINDOW = 256
+"""Admissions over which that mean averages, likewise; the seed stands as the first of them."""
+REFRESHED = 32
+"""Waiting requests, in queue order, whose `cached_tokens` is looked up anew in each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class Signal:
 
 _EVICT_ALL = frozenset({REPLAY, ENGINE, VLLM, PYTHON})
 _EVICT_ENGINE = frozenset({ENGINE, VLLM, PYTHON})
+_SCHEDULE_ALL = frozenset({ENGINE, VLLM, PYTHON})
 _CHECKED_ONLY = frozenset({PYTHON})
 _RATE = Number(Unit(tokens=1, time=-1))
 
@@ -75,17 +82,17 @@ def _block(
 
 def _request(name: str, type_: Type, meaning: str, *, rests: bool = True, since: str | None = None) -> Signal:
     relative = f"{name} / mean({name})" if isinstance(type_, Number) and not type_.unit.is_plain else ""
-    return Signal(name, "schedule", "object", type_, meaning, _CHECKED_ONLY, rests, False, since, relative)
+    return Signal(name, "schedule", "object", type_, meaning, _SCHEDULE_ALL, rests, False, since, relative)
 
 
 def _decision(
     name: str, type_: Type, meaning: str, relative: str, *, positive: bool = False,
-    evict: frozenset[str] = _EVICT_ENGINE,
+    evict: frozenset[str] = _EVICT_ENGINE, schedule: frozenset[str] = _SCHEDULE_ALL,
 ) -> tuple[Signal, Signal]:  # fmt: skip
     written = relative.replace("depth", "prompt_tokens").replace("age /", "wait /")
     return (
         Signal(name, "evict", "decision", type_, meaning, evict, False, positive, None, relative),
-        Signal(name, "schedule", "decision", type_, meaning, _CHECKED_ONLY, False, positive, None, written),
+        Signal(name, "schedule", "decision", type_, meaning, schedule, False, positive, None, written),
     )
 
 
@@ -145,8 +152,8 @@ REQUEST_SIGNALS: tuple[Signal, ...] = (
     _request(
         "cached_tokens",
         TOKENS,
-        "tokens of the longest cached prefix, refreshed on enqueue and, each step, for the first 32 in queue "
-        "order; 0 with prefix caching off",
+        "tokens of the longest cached prefix, looked up when the request is queued and, each step, for the "
+        f"first {REFRESHED} in queue order; 0 with prefix caching off",
         rests=False,
     ),
     _request("uncached_tokens", TOKENS, "prompt_tokens and output_tokens less cached_tokens", rests=False),
@@ -157,7 +164,11 @@ REQUEST_SIGNALS: tuple[Signal, ...] = (
         TOKENS,
         "the declared cap on output; one constant where a trace declares none, never the true length",
     ),
-    _request("attained_tokens", TOKENS, "all tokens computed for the request so far, across preemptions"),
+    _request(
+        "attained_tokens",
+        TOKENS,
+        "all tokens computed for the request so far, across preemptions; what was cached is not counted",
+    ),
     _request("preemptions", PLAIN, "how often the request was preempted"),
     _request("user_priority", PLAIN, "the priority given by the client; lower is more urgent"),
     _request("resumed", BOOL, "the request was preempted and waits to resume"),
@@ -198,6 +209,7 @@ DECISION_SIGNALS: tuple[Signal, ...] = tuple(
             "mean_gap", TIME,
             f"mean over hits of the time since the block's last use, plain over the first {GAP_WINDOW}, then "
             f"moving by 1/{GAP_WINDOW}; as of this step", "age / mean_gap", evict=_EVICT_ALL,
+            schedule=_CHECKED_ONLY,
         ),
         _decision("oldest_wait", TIME, "longest wait among waiting requests, as of this step; 0 if none",
                   "oldest_wait / mean_gap"),
@@ -237,6 +249,7 @@ _KEPT_FOR: dict[str, tuple[str, ...]] = {
     "mean_gap": (USED_AT,),
     "spaced_uses": (USED_AT, MARK, "created", "last_use"),
     "ghost_uses": ("uses",),
+    "uncached_tokens": ("cached_tokens",),
 }
 """Further columns without which a signal cannot be kept up to date."""
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from itertools import product
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tanren_dsl import stats
 from tanren_dsl.errors import TanrenError
-from tanren_dsl.stats import complete, paired_bootstrap, round_noise, summary
+from tanren_dsl.stats import (
+    clustered_sign_flip,
+    complete,
+    paired_bootstrap,
+    round_noise,
+    sign_test,
+    summary,
+)
 
 RNG = np.random.default_rng
 
@@ -136,3 +148,79 @@ def test_what_cannot_be_compared_is_refused(base: stats.Doubles, arm: stats.Doub
         paired_bootstrap(base, arm, seed=0)
     with pytest.raises(TanrenError, match="at least 1 resample"):
         paired_bootstrap(np.ones((1, 1)), np.ones((1, 1)), seed=0, resamples=0)
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "p"),
+    [(15, 1, 2.594e-4), (13, 3, 0.010636), (6, 8, 0.78802), (16, 0, 2**-16), (0, 5, 1.0), (0, 0, 1.0)],
+)
+def test_the_sign_test_gives_known_values(wins: int, losses: int, p: float) -> None:
+    assert sign_test(wins, losses) == pytest.approx(p, rel=1e-3)
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_the_sign_test_is_the_tail_of_the_binomial(wins: int, losses: int) -> None:
+    count = wins + losses
+    p = sign_test(wins, losses)
+    assert p == sum(math.comb(count, k) for k in range(wins, count + 1)) / 2**count
+    assert sign_test(wins + 1, losses) <= p
+    if wins:  # there are either so many wins or more losses
+        assert p + sign_test(losses + 1, wins - 1) == pytest.approx(1.0)
+
+
+def test_the_sign_test_takes_many_and_refuses_less_than_none() -> None:
+    assert 0.0 < sign_test(3000, 2000) < 1e-40
+    assert sign_test(5000, 0) == 0.0
+    for wins, losses in ((-1, 2), (2, -1)):
+        with pytest.raises(TanrenError, match="expected 0 wins and losses or more"):
+            sign_test(wins, losses)
+
+
+CLUSTERED = st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 6)), min_size=1, max_size=30)
+
+
+@given(CLUSTERED)
+def test_the_sign_flip_counts_every_flip_of_the_cluster_means(pairs: list[tuple[int, int]]) -> None:
+    differences, clusters = [float(pair[0]) for pair in pairs], [pair[1] for pair in pairs]
+    kept = sorted(set(clusters))
+    means = [np.mean([d for d, c in zip(differences, clusters, strict=True) if c == one]) for one in kept]
+    flips = [np.dot(signs, means) for signs in product((1, -1), repeat=len(kept))]
+    p = clustered_sign_flip(differences, clusters)
+    assert p == sum(flip >= flips[0] - 1e-9 for flip in flips) / len(flips)
+    assert p >= 0.5 ** len(kept)
+    # neither the unit nor the order nor the names of the clusters matter
+    assert p == clustered_sign_flip([d / 3 for d in differences[::-1]], [9 - c for c in clusters[::-1]])
+
+
+@given(st.integers(0, 8), st.integers(0, 8))
+def test_equal_sizes_one_a_cluster_are_a_sign_test(wins: int, losses: int) -> None:
+    differences = [0.1] * wins + [-0.1] * losses
+    assert clustered_sign_flip(differences, range(wins + losses)) == sign_test(wins, losses)
+
+
+def test_more_of_the_same_cluster_are_no_more_evidence() -> None:
+    assert clustered_sign_flip([1.0, 2.0, 3.0, 4.0] * 50, [0, 1, 2, 3] * 50) == 1 / 16
+    assert clustered_sign_flip([0.0, 0.0], [0, 1]) == 1.0
+
+
+def test_many_clusters_are_drawn_with_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = RNG(3).normal(0.3, 1.0, 16)
+    exact = clustered_sign_flip(values, np.arange(16))
+    monkeypatch.setattr(stats, "_MOST_EXACT", 15)
+    drawn = clustered_sign_flip(values, np.arange(16))
+    assert drawn == clustered_sign_flip(values, np.arange(16))
+    assert drawn != clustered_sign_flip(values, np.arange(16), seed=1)
+    assert drawn == pytest.approx(exact, abs=0.01)
+    assert clustered_sign_flip(np.ones(400), np.arange(400)) == 1 / 65_537
+
+
+def test_without_a_difference_there_is_no_evidence() -> None:
+    assert clustered_sign_flip([], []) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("differences", "clusters"), [([1.0], [0, 1]), ([math.nan], [0]), ([math.inf], [0]), ([[1.0]], [[0]])]
+)
+def test_what_cannot_be_flipped_is_refused(differences: list[float], clusters: list[int]) -> None:
+    with pytest.raises(TanrenError, match="expected finite differences and a cluster for each"):
+        clustered_sign_flip(differences, clusters)

@@ -26,12 +26,20 @@ _TAKEN = frozenset({"numba", "numpy", "torch", "transformers", "vllm"})
 @click.argument("policies", nargs=-1, required=True, metavar="POLICY...")
 @click.option("--target", type=click.Choice(TARGETS), required=True, help="For whom the file is.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Where to write; - for standard output.")
+@click.option(
+    "--no-guard",
+    is_flag=True,
+    help="Without the guard by which a schedule policy serves first what waits 20 times the mean wait.",
+)
 @knob_option
 @json_option
 def compile_(
-    policies: tuple[str, ...], target: str, output: str, knobs: tuple[tuple[str, float], ...], as_json: bool
-) -> None:
+    policies: tuple[str, ...], target: str, output: str, no_guard: bool,
+    knobs: tuple[tuple[str, float], ...], as_json: bool,
+) -> None:  # fmt: skip
     """Turn policies into one self-contained file for an engine.
+
+    For vllm, an evict and a schedule policy may share a file.
 
     For vllm, standard output gets the one flag that switches the policy on; dropping the
     flag switches it off. Knobs become the file's defaults.
@@ -45,7 +53,9 @@ def compile_(
     loaded = load_policies(policies, knobs)
     if output != "-":
         _check_place(Path(output), loaded, target)
-    text = emitted(loaded, target)
+    if no_guard and all(one.policy.kind != "schedule" for one in loaded):
+        raise click.UsageError("--no-guard is for schedule policies.")
+    text = emitted(loaded, target, guard=not no_guard)
     if output == "-":
         click.echo(text, nl=False)
         return
@@ -63,7 +73,7 @@ def compile_(
         click.echo(flag)
 
 
-def emitted(loaded: Sequence[Loaded], target: str) -> str:
+def emitted(loaded: Sequence[Loaded], target: str, *, guard: bool = True) -> str:
     """The text of the file.
 
     Raises:
@@ -78,16 +88,9 @@ def emitted(loaded: Sequence[Loaded], target: str) -> str:
         return emit_module(loaded[0].policy)
     if target != "vllm":
         raise UnsupportedError(f"target {target} is not supported yet", hint="supported: python, vllm")
-    evict, schedule = single(loaded, "evict"), single(loaded, "schedule")
-    if schedule is not None:
-        raise UnsupportedError(
-            f"target vllm does not support schedule policies yet: {schedule.name}",
-            hint="compile the evict policy alone",
-        )
-    assert evict is not None
     from tanren_dsl.backends.vllm import emit
 
-    return emit(evict)
+    return emit(single(loaded, "evict"), single(loaded, "schedule"), guard=guard)
 
 
 def _check_place(path: Path, loaded: Sequence[Loaded], target: str) -> None:

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tanren_dsl.cli.options import json_option, knob_option, load_policies, load_trace, trace_reading_options
+from tanren_dsl.cli.options import (
+    json_option,
+    knob_option,
+    load_policies,
+    load_trace,
+    single,
+    trace_reading_options,
+)
 from tanren_dsl.cli.output import print_json, print_table, say
-from tanren_dsl.errors import TanrenError, UnsupportedError
+from tanren_dsl.errors import TanrenError
 from tanren_dsl.files import write_whole
 
 if TYPE_CHECKING:
@@ -87,6 +94,32 @@ _ABOVE_0 = _Positive(min=0, min_open=True, max=1e9)
     show_default=True,
     help="Share of requests whose client gives up.",
 )
+@click.option(
+    "--skip",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Leave out the first so many requests.",
+)
+@click.option("--load", type=_ABOVE_0, help="Let the trace's time run so many times as fast.")
+@click.option(
+    "--scheduling",
+    type=click.Choice(("fcfs", "priority")),
+    default="fcfs",
+    show_default=True,
+    help="The engine's own scheduling policy; with priority, requests get random ones.",
+)
+@click.option("--no-cache", is_flag=True, help="Without prefix caching.")
+@click.option(
+    "--long-prefill",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Most tokens of one prefill in a step (long_prefill_token_threshold); 0 for no limit.",
+)
+@click.option("--profile", metavar="PROFILE", help="Latency profile by which steps take time; see `score`.")
+@click.option("--no-guard", is_flag=True, help="Schedule policies without their starvation guard.")
+@click.option("--together", is_flag=True, help="One evict and one schedule policy in one file, in one run.")
 @click.option("--async", "asynchronous", is_flag=True, help="Asynchronous stepping (depth 2).")
 @click.option("--step-ms", type=_ABOVE_0, default=20.0, show_default=True, help="Virtual time of a step.")
 @click.option(
@@ -106,7 +139,9 @@ def conform(
     ctx: click.Context, policies: tuple[str, ...], drawn: tuple[tuple[int, int], ...],
     engines: tuple[str, ...], python: str | None, trace_name: str, capacities: tuple[int, ...],
     block_size: int, rate: float | None, outputs: int | None, requests: int | None, aborts: float,
-    asynchronous: bool, step_ms: float, max_tokens: int, no_identity: bool, log_file: str | None,
+    skip: int, load: float | None, scheduling: str, no_cache: bool, long_prefill: int, profile: str | None,
+    no_guard: bool, together: bool, asynchronous: bool, step_ms: float, max_tokens: int, no_identity: bool,
+    log_file: str | None,
     knobs: tuple[tuple[str, float], ...], block_tokens: int | None, skip_bad: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Hold the simulator against a real engine, step by step (engine mode).
@@ -114,13 +149,19 @@ def conform(
     The engine's own scheduler and block pool run without a model in virtual time, with the
     emitted file of the policy (none: its own order). Every hit, eviction, admission,
     preemption and finish must be the same; the first difference is printed, and makes the
-    exit status 1. Each policy runs at each capacity on each engine.
+    exit status 1. Each policy, for evictions or for scheduling, runs at each capacity on each
+    engine.
 
     \b
-    Example:
+    Examples:
       tanren-dsl conform t_lru --engine vllm-0.19 --requests 300 --rate 4 --outputs 64
+      tanren-dsl conform slru sjf --together --engine vllm-0.32 --requests 300 --rate 8
     """
-    chosen = _chosen(policies, drawn, knobs)
+    chosen = _chosen(policies, drawn, knobs, together)
+    if scheduling != "fcfs" and any(one.kind == "schedule" for group in chosen for one in group):
+        raise click.UsageError("--scheduling priority and a schedule policy exclude each other.")
+    if no_cache and any(one.kind == "evict" for group in chosen for one in group):
+        raise click.UsageError("--no-cache leaves an evict policy nothing to decide.")
     engines = tuple(dict.fromkeys(engines))
     if python is not None and len(engines) > 1:
         raise click.UsageError("--python names one interpreter: give one --engine with it.")
@@ -130,8 +171,10 @@ def conform(
     from tanren_dsl.cli.conform_runs import Job, run_all
     from tanren_dsl.conform.conform import Setting, log_text
     from tanren_dsl.conform.vllm_env import check_env
+    from tanren_dsl.sim.latency import read_latency
     from tanren_dsl.sim.profiles import profile_of
 
+    latency = None if profile is None else read_latency(profile)
     interpreters = {}
     for engine in engines:
         version = profile_of(engine).version
@@ -143,12 +186,14 @@ def conform(
         raise TanrenError(f"cannot write {log_file}: it is a folder")
     trace = load_trace(trace_name, block_tokens, skip_bad)
     jobs = [
-        Job(policy, Setting(
+        Job(group, Setting(
             engine=engine, capacity=capacity, block_size=block_size, rate=rate, outputs=outputs,
             requests=requests, asynchronous=asynchronous, step_ms=step_ms, max_num_batched_tokens=max_tokens,
-            identity=not no_identity, aborts=aborts,
+            identity=not no_identity, aborts=aborts, skip=skip, load=load, scheduling=scheduling,
+            caching=not no_cache, long_prefill_token_threshold=long_prefill, latency=latency,
+            guard=not no_guard,
         ))
-        for policy in chosen for capacity in capacities or (None,) for engine in engines
+        for group in chosen for capacity in capacities or (None,) for engine in engines
     ]  # fmt: skip
     versions = ", ".join(profile_of(engine).version for engine in engines)
     say(f"running vLLM {versions} and the simulator side by side")
@@ -167,19 +212,22 @@ def conform(
 
 
 def _chosen(
-    names: Sequence[str], drawn: Sequence[tuple[int, int]], knobs: Sequence[tuple[str, float]]
-) -> list[Policy | None]:
-    """The named policies, then the drawn ones; the engine's own order if there are none."""
-    chosen: list[Policy | None] = []
-    for one in load_policies(names, knobs):
-        if one.policy.kind != "evict":
-            raise UnsupportedError(f"conform does not support schedule policies yet: {one.policy.name}")
-        chosen.append(one.policy)
+    names: Sequence[str], drawn: Sequence[tuple[int, int]], knobs: Sequence[tuple[str, float]],
+    together: bool,
+) -> list[tuple[Policy, ...]]:  # fmt: skip
+    """A run each for the named policies, then for the drawn ones; the engine's own order if there is none."""
+    loaded = load_policies(names, knobs)
+    if together:
+        pair = (single(loaded, "evict"), single(loaded, "schedule"))
+        if None in pair or drawn:
+            raise click.UsageError("--together takes one evict and one schedule policy.")
+        return [tuple(policy for policy in pair if policy is not None)]
+    chosen = [(one.policy,) for one in loaded]
     for count, seed in drawn:
         from tanren_dsl.cli.conform_runs import random_policies
 
-        chosen.extend(random_policies(count, seed))
-    return chosen or [None]
+        chosen.extend((policy,) for policy in random_policies(count, seed))
+    return [*chosen] or [()]
 
 
 def _environment(version: str) -> Path:
@@ -196,8 +244,13 @@ def _text(result: Conformance, trace: str) -> list[str]:
         f"  {result.requests:,} requests, {result.steps:,} steps, {result.evictions:,} evictions, "
         f"{result.preemptions:,} preemptions, {result.aborts:,} aborts, {result.hit_tokens:,} hit tokens"
     )
-    if result.policy != "stock":
-        lines.append(f"  {result.decisions:,} decisions by the policy in the file, {result.faults:,} faults")
+    if result.decisions or result.faults:
+        lines.append(f"  {result.decisions:,} decisions by the evict policy, {result.faults:,} faults")
+    if result.orderings:
+        lines.append(
+            f"  {result.orderings:,} orderings by the schedule policy, {result.order_faults:,} faults, "
+            f"{result.rescued:,} requests served first by the guard"
+        )
     return lines + _verdict(result)
 
 
@@ -215,12 +268,12 @@ def _print_runs(results: Sequence[Conformance], trace: str) -> None:
     """A line a run, then the first difference of each run that has one."""
     shared = {**results[0].as_json()["settings"], "capacity": None, "trace": trace}
     columns = ("policy", "engine", "blocks", "steps", "evictions", "preempted", "aborted", "hit tokens",
-               "decisions", "faults", "divergences")  # fmt: skip
+               "decisions", "orderings", "faults", "divergences")  # fmt: skip
     rows = []
     for result in results:
         numbers = (
             result.steps, result.evictions, result.preemptions, result.aborts, result.hit_tokens,
-            result.decisions, result.faults, result.divergences,
+            result.decisions, result.orderings, result.faults + result.order_faults, result.divergences,
         )  # fmt: skip
         row = [result.policy, result.version, f"{result.setting.capacity:,}"]
         rows.append(row + [f"{number:,}" for number in numbers])

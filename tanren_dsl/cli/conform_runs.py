@@ -30,9 +30,9 @@ _PRODUCT = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run: a policy (None: the engine's own order) and its setting."""
+    """One run: the policies of its file, one of a kind at most (none: no file), and its setting."""
 
-    policy: Policy | None
+    policies: tuple[Policy, ...]
     setting: Setting
 
 
@@ -56,7 +56,7 @@ def run_all(
                 continue
             try:
                 result = conform(
-                    job.policy, trace, job.setting, worker, emit=emit, compile_ordering=compile_ordering
+                    job.policies, trace, job.setting, worker, emit=emit, compile_ordering=compile_ordering
                 )
             except BaseException:
                 stop.set()

@@ -21,7 +21,7 @@ The loop is `EngineCore.step` (depth 1, synchronous) and
         elif no pending:
             if next == number of requests: stop
             t = max(t, arrival of the next request); continue
-        t += step_us; batch = pending.pop(); update_from_output(batch) at t
+        batch = pending.pop(); t += what the batch takes; update_from_output(batch) at t
 
 Subtle cases, all kept as the engine has them:
 
@@ -29,7 +29,9 @@ Subtle cases, all kept as the engine has them:
   (empty) `schedule()` follows before the engine goes idle; it counts as a step. An
   abort leaves such an id as well. One of a request that is finished is ignored.
 - An aborted request may be in a pending batch: its token is thrown away.
-- Every batch, an empty one too, takes `step_us` when it is popped.
+- Every batch, an empty one too, takes its time when it is popped: that of the latency
+  profile in `"latency"`, six numbers of microseconds (see `sim/latency.py`, whose
+  arithmetic is repeated here bit for bit).
 - Asynchronous: a request whose last token is in flight is skipped, so a batch may
   be empty while another is pending; it is queued like any other and popped later.
 - `refill`: newer engines (0.32 does, 0.19 does not) schedule again after an empty
@@ -54,6 +56,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -104,6 +107,7 @@ class Run:
         self.table = table
         self.log = log
         self.now_us = 0
+        self.latency = [float(number) for number in spec["latency"]]
         self.counts = Counts()
         self.outputs: dict[str, list[int]] = {}
         self.module = load_policy(spec.get("policy_file"))
@@ -117,10 +121,10 @@ class Run:
     def loop(self) -> None:
         """Serve every request; the loop of the module's docstring."""
         scheduler, depth = self.scheduler, 2 if self.spec["async"] else 1
-        step_us, refill = int(self.spec["step_us"]), refills_after_empty()
+        refill = refills_after_empty()
         arrivals, aborts = self.table["arrival_us"].tolist(), self._aborts()
         total, upcoming, stuck = len(arrivals), 0, 0
-        pending: deque[tuple[int, Any, set[str]]] = deque()
+        pending: deque[tuple[int, Any, set[str], int]] = deque()
         while True:
             while upcoming < total and arrivals[upcoming] <= self.now_us:
                 self._add(upcoming)
@@ -144,8 +148,9 @@ class Run:
                     return
                 self.now_us = max(self.now_us, arrivals[upcoming])
                 continue
-            self.now_us += step_us
-            self._update(*pending.pop())
+            number, batch, sampled, takes_us = pending.pop()
+            self.now_us += takes_us
+            self._update(number, batch, sampled)
 
     def summary(self, wall_s: float) -> dict[str, Any]:
         """The last line of the output."""
@@ -180,6 +185,7 @@ class Run:
                 prompt_token_ids=_tokens(self.table, "prompt", index),
                 sampling_params=SamplingParams(max_tokens=len(output), ignore_eos=True, temperature=0.0),
                 pooling_params=None,
+                priority=int(self.table["priority"][index]),
                 arrival_time=int(self.table["arrival_us"][index]) / 1e6,
                 block_hasher=self.hasher,
             )
@@ -199,8 +205,8 @@ class Run:
             self.counts.aborted.append(request_id)
             del self.outputs[request_id]
 
-    def _schedule(self) -> tuple[int, Any, set[str]]:
-        """One `schedule()`: its number, its batch and the requests it samples a token for."""
+    def _schedule(self) -> tuple[int, Any, set[str], int]:
+        """One `schedule()`: its number, its batch, the requests it samples a token for, what it takes."""
         scheduler, counts = self.scheduler, self.counts
         counts.evicted, counts.preempted = [], []
         before = {request.request_id for request in scheduler.running}
@@ -209,10 +215,16 @@ class Run:
         counts.schedule_s += time.perf_counter() - started
         step, counts.steps = counts.steps, counts.steps + 1
         sampled, admitted = set(), []
+        prefill = pairs = decodes = context = 0
         for request_id, tokens in batch.num_scheduled_tokens.items():
             request = scheduler.requests[request_id]
+            held = request.num_computed_tokens - tokens
+            if tokens == 1 and held >= request.num_prompt_tokens:
+                decodes, context = decodes + 1, context + held + 1
+            else:
+                prefill, pairs = prefill + tokens, pairs + tokens * held + tokens * (tokens + 1) // 2
             if request_id not in before:
-                admitted.append([request_id, request.num_computed_tokens - tokens])
+                admitted.append([request_id, held])
             if not request.is_prefill_chunk:
                 sampled.add(request_id)
         counts.evictions += len(counts.evicted)
@@ -226,7 +238,10 @@ class Run:
             if aborted:
                 happened["aborted"] = aborted
             self._write(step, "schedule", **happened)
-        return step, batch, sampled
+        takes_us = _step_time(
+            self.latency, batch.total_num_scheduled_tokens, prefill, pairs, decodes, context
+        )
+        return step, batch, sampled, takes_us
 
     def _update(self, step: int, batch: Any, sampled: set[str]) -> None:
         from vllm.v1.outputs import ModelRunnerOutput
@@ -313,6 +328,19 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _step_time(
+    numbers: list[float], tokens: int, prefill: int, pairs: int, decodes: int, context: int
+) -> int:
+    base, per_prefill, per_pairs, per_decode, per_context, empty = numbers
+    if tokens == 0:
+        return math.floor(empty + 0.5)
+    value = base + per_prefill * prefill
+    value = value + per_pairs * (pairs / 1e6)
+    value = value + per_decode * decodes
+    value = value + per_context * (context / 1e3)
+    return max(1, math.floor(value + 0.5))
 
 
 def _tokens(table: Table, kind: str, index: int) -> list[int]:

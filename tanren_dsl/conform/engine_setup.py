@@ -83,7 +83,10 @@ def make_scheduler(spec: dict[str, Any], module: ModuleType | None) -> tuple[Any
                 max_num_seqs=int(spec["max_num_seqs"]),
                 max_num_batched_tokens=int(spec["max_num_batched_tokens"]),
                 max_model_len=longest,
-                enable_chunked_prefill=True,
+                enable_chunked_prefill=bool(spec["enable_chunked_prefill"]),
+                long_prefill_token_threshold=int(spec["long_prefill_token_threshold"]),
+                scheduler_reserve_full_isl=bool(spec["scheduler_reserve_full_isl"]),
+                policy=str(spec["scheduling_policy"]),
                 is_encoder_decoder=False,
             ),
         )

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.sim.latency import Latency, constant
 
 Event = dict[str, Any]
 
@@ -32,7 +33,10 @@ STUCK = 3
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How the engine is set up. Sizes in blocks, sequences or tokens; `step_us` in microseconds."""
+    """How the engine is set up. Sizes in blocks, sequences or tokens; `step_us` in microseconds.
+
+    A step takes `step_us` unless there is a latency profile.
+    """
 
     block_size: int
     usable_blocks: int
@@ -43,6 +47,11 @@ class EngineSpec:
     asynchronous: bool = False
     policy_file: Path | None = None
     enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    scheduler_reserve_full_isl: bool = True
+    long_prefill_token_threshold: int = 0
+    scheduling_policy: str = "fcfs"
+    latency: Latency | None = None
     log: bool = True
     profile: bool = False
 
@@ -62,8 +71,12 @@ class EngineSpec:
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "max_model_len": self.max_model_len,
             "async": self.asynchronous,
-            "step_us": self.step_us,
+            "latency": (self.latency or constant(self.step_us)).coefficients.tolist(),
             "enable_prefix_caching": self.enable_prefix_caching,
+            "enable_chunked_prefill": self.enable_chunked_prefill,
+            "scheduler_reserve_full_isl": self.scheduler_reserve_full_isl,
+            "long_prefill_token_threshold": self.long_prefill_token_threshold,
+            "scheduling_policy": self.scheduling_policy,
             "log": self.log,
             "profile": self.profile,
         }
@@ -74,6 +87,7 @@ class TokenTable:
     """Requests with their tokens. Times in whole microseconds; offsets have R + 1 places.
 
     Arrivals ascend. `abort_us` is when the client gives up, -1 for never; None: nobody does.
+    `priority` is what clients ask for, lower is more urgent; None: 0.
     """
 
     arrival_us: npt.NDArray[np.int64]
@@ -82,6 +96,7 @@ class TokenTable:
     output_offsets: npt.NDArray[np.int64]
     output_tokens: npt.NDArray[np.int32]
     abort_us: npt.NDArray[np.int64] | None = None
+    priority: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_us)
@@ -132,6 +147,7 @@ class TokenTable:
             path,
             arrival_us=self.arrival_us,
             abort_us=self.aborts,
+            priority=np.zeros(len(self), np.int64) if self.priority is None else self.priority,
             prompt_offsets=self.prompt_offsets,
             prompt_tokens=self.prompt_tokens,
             output_offsets=self.output_offsets,

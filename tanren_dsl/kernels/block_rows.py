@@ -14,7 +14,7 @@ import numpy as np
 
 from tanren_dsl import signals
 from tanren_dsl.kernels.jit import inlined
-from tanren_dsl.signals import GAP_WINDOW, HIT_RATE_WINDOW, RATE_WINDOW, ROW_WIDTH, column_of, decision_index
+from tanren_dsl.signals import GAP_WINDOW, ROW_WIDTH, column_of
 
 LAST_USE = column_of("evict", "last_use")
 CREATED = column_of("evict", "created")
@@ -30,40 +30,9 @@ WAITING_REFS = column_of("evict", "waiting_refs")
 USED_AT = column_of("evict", signals.USED_AT)
 MARK = column_of("evict", signals.MARK)
 
-NOW = decision_index("now")
-WAITING = decision_index("waiting")
-RUNNING = decision_index("running")
-MAX_RUNNING = decision_index("max_running")
-KV_FREE = decision_index("kv_free")
-CAPACITY = decision_index("capacity")
-TOKEN_BUDGET = decision_index("token_budget")
-BLOCK_SIZE = decision_index("block_size")
-HIT_RATE = decision_index("hit_rate")
-MEAN_GAP = decision_index("mean_gap")
-OLDEST_WAIT = decision_index("oldest_wait")
-SERVICE_RATE = decision_index("service_rate")
-
-TALLY_WIDTH = 6
 HUGE = 1 << 22
 """From so many bytes on, NumPy asks for huge pages, which spare the translation of addresses."""
 GAPS = float(GAP_WINDOW)
-HIT_RATES = float(HIT_RATE_WINDOW)
-RATES = float(RATE_WINDOW)
-
-
-@inlined
-def mean_after(mean, count, value, window):
-    """The mean once the value that is number `count` has come: plain at first, then moving."""
-    if count < window:
-        return mean + (value - mean) / count
-    return mean + (value - mean) * (1.0 / window)
-
-
-@inlined
-def moving_mean(tally, at, value, window):
-    """Fold a value into the mean at `tally[at]`, counted at `tally[at + 1]`."""
-    tally[at + 1] += 1.0
-    tally[at] = mean_after(tally[at], tally[at + 1], value, window)
 
 
 @inlined

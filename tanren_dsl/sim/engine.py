@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tanren_dsl.errors import TanrenError
-from tanren_dsl.kernels.block_rows import BLOCK_SIZE, CAPACITY, MAX_RUNNING, TOKEN_BUDGET
+from tanren_dsl.kernels.decision import BLOCK_SIZE, CAPACITY, MAX_RUNNING, TOKEN_BUDGET
 from tanren_dsl.sim.engine_kernel import run
 from tanren_dsl.sim.engine_state import (
     ABORTED,
@@ -24,19 +25,26 @@ from tanren_dsl.sim.engine_state import (
     FULL,
     GOING,
     HIT_TOKENS,
+    ORDER_FAULTS,
+    ORDERINGS,
     OVER,
     PREEMPTED,
     PREEMPTIONS,
+    RESCUED,
     STEP,
     STUCK,
     TIME,
+    TRAIL,
+    Asked,
     Limits,
     new_engine,
 )
 from tanren_dsl.sim.integrity import check_pool
+from tanren_dsl.sim.latency import Latency, constant
 from tanren_dsl.sim.pool import DECISIONS, EVICTIONS, FAULTS, WHERE, new_pool, pool_fill
 from tanren_dsl.sim.profiles import profile_of
 from tanren_dsl.sim.rule import Victims, as_array
+from tanren_dsl.sim.service import Service, first_come
 from tanren_dsl.trace.blocks import EngineBlocks
 
 MODE = "engine"
@@ -46,7 +54,10 @@ _ALL_STEPS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Sizes of the engine: blocks, sequences, tokens a step, tokens a sequence; a step's time."""
+    """Sizes of the engine: blocks, sequences, tokens a step, tokens a sequence; and its switches.
+
+    `step_us` is what every step takes unless the run has a latency profile.
+    """
 
     usable_blocks: int
     max_num_seqs: int
@@ -54,6 +65,10 @@ class EngineLimits:
     max_model_len: int
     step_us: int
     asynchronous: bool = False
+    long_prefill_token_threshold: int = 0
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    scheduler_reserve_full_isl: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,9 @@ class EngineResult:
     preemptions: int
     decisions: int
     faults: int
+    orderings: int
+    order_faults: int
+    rescued: int
     time_us: int
     events: list[dict[str, Any]]
     mode: str = MODE
@@ -86,6 +104,11 @@ class EngineRun:
         abort_us: [R] when the client gives up, -1 for never; None: nobody does.
         must_fit: refuse requests that are larger than the memory. The engine takes them;
             it and all behind it then wait for ever, or until a client gives up.
+        service: how requests are ordered; None: first come first served.
+        latency: what a step takes; None: `limits.step_us`.
+        declared: [R] caps on the output that clients name; None: what is generated.
+        priority: [R] whole numbers that clients give; None: 0.
+        keep_trail: hold what each step did.
 
     Raises:
         TanrenError: a size below 1, or a request that the engine refuses or never finishes.
@@ -93,23 +116,31 @@ class EngineRun:
 
     def __init__(
         self, blocks: EngineBlocks, arrival_us: Any, limits: EngineLimits, victims: Victims, engine: str,
-        abort_us: Any = None, *, must_fit: bool = True,
+        abort_us: Any = None, *, must_fit: bool = True, service: Service | None = None,
+        latency: Latency | None = None, declared: Any = None, priority: Any = None, keep_trail: bool = False,
     ) -> None:  # fmt: skip
         profile = profile_of(engine)
         _check(blocks, limits, must_fit)
-        if abort_us is None:
-            abort_us = np.full(len(blocks), -1)
         self.engine_name, self.victims = engine, victims
+        self.service = service = service or first_come()
+        keeps_oldest = "oldest_wait" in victims.reads | service.reads
         self.limits = Limits(
             block_size=blocks.block_size,
             usable=limits.usable_blocks,
             max_seqs=limits.max_num_seqs,
             max_tokens=limits.max_num_batched_tokens,
             max_len=limits.max_model_len,
-            step_us=limits.step_us,
+            threshold=limits.long_prefill_token_threshold,
             depth=2 if limits.asynchronous else 1,
+            caching=int(limits.enable_prefix_caching),
+            chunked=int(limits.enable_chunked_prefill),
+            reserve=int(limits.scheduler_reserve_full_isl),
             unhashed_first=int(profile.unhashed_first),
             refill=int(profile.refill),
+            alone_exempt=int(profile.alone_exempt),
+            index_fixed=int(profile.index_fixed),
+            keeps_oldest=int(keeps_oldest),
+            keeps_trail=int(keep_trail),
         )
         decision = victims.decision.copy()
         decision[CAPACITY] = float(limits.usable_blocks * blocks.block_size)
@@ -122,12 +153,22 @@ class EngineRun:
             with_heap=victims.with_heap, with_waiting=victims.rule.keeps_waiting != 0,
         )  # fmt: skip
         pool_fill(self.pool, 1, ids)
+        asked = Asked(
+            as_array(arrival_us),
+            as_array(np.full(len(blocks), -1) if abort_us is None else abort_us),
+            as_array(blocks.prompt_tokens),
+            as_array(blocks.output_tokens),
+            as_array(blocks.output_tokens if declared is None else declared),
+            as_array(np.zeros(len(blocks)) if priority is None else priority),
+        )
         self.engine = new_engine(
-            as_array(arrival_us), as_array(abort_us), as_array(blocks.prompt_tokens),
-            as_array(blocks.output_tokens), as_array(blocks.offsets), blocks.hash_ids, blocks.parent,
-            self.limits, _EVENT_ROOM + 4 * ids + 8 * limits.max_num_seqs,
+            asked, as_array(blocks.offsets), blocks.hash_ids, blocks.parent, self.limits,
+            (latency or constant(limits.step_us)).coefficients,
+            _EVENT_ROOM + 4 * ids + 8 * limits.max_num_seqs, service.key_counts, service.seed_us,
         )  # fmt: skip
+        self.line = service.line._replace(decision=service.line.decision.copy())
         self.lines: list[dict[str, Any]] = []
+        self.trail: list[NDArray[np.int64]] = []
 
     def run(self, steps: int | None = None, *, keep_events: bool = True) -> bool:
         """Run on, at most so many steps (to the end by default); True while there is more to do.
@@ -138,10 +179,12 @@ class EngineRun:
         state = self.engine.state
         upto = _ALL_STEPS if steps is None else int(state[STEP]) + steps
         while True:
-            run(self.engine, self.pool, self.victims.rule, self.limits, upto - int(state[STEP]))
+            left = upto - int(state[STEP])
+            run(self.engine, self.pool, self.victims.rule, self.line, self.limits, left)
             if keep_events:
                 self.lines.extend(_lines(self.engine.events[: state[EVENTS]], self.lines))
-            state[EVENTS] = 0
+            self.trail.append(self.engine.trail[: state[TRAIL]].copy())
+            state[EVENTS] = state[TRAIL] = 0
             if state[OVER] == STUCK:
                 raise TanrenError(
                     "requests remain that are never scheduled",
@@ -186,6 +229,9 @@ class EngineRun:
             preemptions=int(state[PREEMPTIONS]),
             decisions=int(counts[DECISIONS]),
             faults=int(counts[FAULTS]),
+            orderings=int(state[ORDERINGS]),
+            order_faults=int(state[ORDER_FAULTS]),
+            rescued=int(state[RESCUED]),
             time_us=int(state[TIME]),
             events=self.lines,
         )
@@ -195,6 +241,16 @@ def _check(blocks: EngineBlocks, limits: EngineLimits, must_fit: bool) -> None:
     for name in ("usable_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "step_us"):
         if getattr(limits, name) < 1:
             raise TanrenError(f"expected {name} of at least 1, found {getattr(limits, name)}")
+    if limits.long_prefill_token_threshold < 0:
+        raise TanrenError(
+            "expected long_prefill_token_threshold of 0 (none) or more, found "
+            f"{limits.long_prefill_token_threshold}"
+        )
+    if not limits.enable_chunked_prefill and limits.max_num_batched_tokens < limits.max_model_len:
+        raise TanrenError(
+            f"without chunked prefill a step must hold a whole prompt: max_num_batched_tokens "
+            f"{limits.max_num_batched_tokens} is less than max_model_len {limits.max_model_len}"
+        )
     computed = blocks.prompt_tokens + blocks.output_tokens - 1  # the last token never is
     need = -(-computed // blocks.block_size)
     if must_fit and len(need) and need.max() > limits.usable_blocks:

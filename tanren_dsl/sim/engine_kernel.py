@@ -1,16 +1,14 @@
 """Engine mode's inner loop: vLLM V1's scheduler, cache manager and block pool in virtual time.
 
-First come first served, one full-attention group, prefix caching on, chunked prefill;
-synchronous (depth 1) and asynchronous (depth 2). Shapes and the order of events follow
-the engine's source; `conform/engine_driver.py` states the same loop around the real one.
+One full-attention group; synchronous (depth 1) and asynchronous (depth 2). Shapes and the
+order of events follow the engine's source; `conform/engine_driver.py` states the same loop
+around the real one. A step takes the time that a latency profile gives it.
 
-The pool is `sim/pool.py`'s. What stands here is what replay mode lacks: references,
-several blocks a hash (the first cached is the one hit), requests in flight, batches.
+The pool is `sim/pool.py`'s, the blocks of a request are `engine_blocks.py`'s, who is next is
+`line.py`'s. What stands here is requests in flight and batches.
 """
 
-from tanren_dsl.kernels.block_rows import (
-    GAPS,
-    GENERATED,
+from tanren_dsl.kernels.decision import (
     HIT_RATE,
     HIT_RATES,
     KV_FREE,
@@ -24,6 +22,7 @@ from tanren_dsl.kernels.block_rows import (
     moving_mean,
 )
 from tanren_dsl.kernels.jit import inlined, jit
+from tanren_dsl.sim.engine_blocks import allocate, cache_upto, count_hits, count_need, release
 from tanren_dsl.sim.engine_state import (
     ABORTED,
     ABORTS,
@@ -31,7 +30,6 @@ from tanren_dsl.sim.engine_state import (
     AWAY,
     DONE,
     EVENTS,
-    EVICTED,
     FINISHED,
     FULL,
     GOING,
@@ -50,126 +48,32 @@ from tanren_dsl.sim.engine_state import (
     STUCK,
     TIME,
     TOKENS,
+    TRAIL,
     UNFLUSHED,
     WAITS,
     WAITS_IN_LINE,
     count_waiting,
     drop_running,
     drop_waiting,
-    link_hash,
     note,
     stir,
-    unlink_hash,
 )
-from tanren_dsl.sim.pool import (
-    EVICTIONS,
-    LEFT,
-    WHERE,
-    pool_evict,
-    pool_forget,
-    pool_release,
-    pool_use,
-    pool_write,
+from tanren_dsl.sim.latency import step_time
+from tanren_dsl.sim.line import (
+    OWN,
+    POLICY,
+    PRIORITY,
+    admits,
+    joins,
+    next_victim,
+    order_running,
+    order_waiting,
+    rejoins,
 )
-from tanren_dsl.sim.take import pool_take_in_step
+from tanren_dsl.sim.pool import LEFT
 
 STUCK_STEPS = 8
 """So many empty steps in a row, with nothing to come, and the requests that remain wait for ever."""
-
-
-@inlined
-def count_hits(engine, pool, limits, r):
-    """Leading blocks of the request that are cached; the last token is never looked up."""
-    most = (engine.known[r] - 1) // limits.block_size
-    start = engine.hash_at[r]
-    n = 0
-    while n < most and pool.hashes[engine.hashes[start + n], WHERE] >= 0:
-        n += 1
-    return n
-
-
-@inlined
-def count_need(engine, pool, limits, r, tokens, hits):
-    """New blocks needed to hold `tokens` with so many hits, or -1 if the pool has too few."""
-    need = (tokens + limits.block_size - 1) // limits.block_size - engine.held[r] - hits
-    need = max(need, 0)
-    resting = 0
-    start = engine.hash_at[r]
-    for i in range(hits):
-        if engine.refs[pool.hashes[engine.hashes[start + i], WHERE]] == 0:
-            resting += 1
-    return need if need + resting <= pool.ends[2] else -1
-
-
-@jit
-def cache_upto(engine, pool, rule, limits, r, tokens):
-    """Full blocks below `tokens` get their hash."""
-    start = engine.hash_at[r]
-    for i in range(engine.cached[r], tokens // limits.block_size):
-        block = engine.blocks[engine.block_at[r] + i]
-        held = engine.hashes[start + i]
-        parent = engine.hashes[start + i - 1] if i > 0 else -1
-        generated = 1.0 if (i + 1) * limits.block_size > engine.prompt[r] else 0.0
-        depth = float(i * limits.block_size)
-        chain = float(engine.prompt[r])
-        pool_write(pool, rule, block, held, parent, pool.decision[NOW], depth, chain, limits.usable)
-        pool.rows[block, GENERATED] = generated
-        link_hash(engine, pool, block, held)
-        engine.cached[r] = i + 1
-
-
-@jit
-def allocate(engine, pool, rule, limits, r, computed, new, hits):
-    """Slots for `new` tokens behind `computed`; False, and nothing changed, if there is no room."""
-    need = count_need(engine, pool, limits, r, computed + new, hits)
-    if need < 0:
-        return False
-    start = engine.hash_at[r]
-    at = engine.block_at[r]
-    for i in range(hits):
-        block = pool.hashes[engine.hashes[start + i], WHERE]
-        gap = pool_use(
-            pool, rule, block, pool.decision[NOW], float(engine.prompt[r]), pool.decision[MEAN_GAP]
-        )
-        moving_mean(pool.tally, 0, gap, GAPS)
-        engine.refs[block] += 1
-        engine.blocks[at + engine.held[r]] = block
-        engine.held[r] += 1
-    engine.cached[r] += hits
-    pool_take_in_step(pool, rule, need, engine.taken)
-    for i in range(need):
-        block = engine.taken[i]
-        if pool.block_hash[block] >= 0:
-            note(engine, EVICTED, engine.state[STEP], block, 0)
-            pool.counts[EVICTIONS] += 1
-            unlink_hash(engine, pool, block, pool_evict(pool, rule, block, pool.counts[EVICTIONS]))
-            pool_forget(pool, block)
-        engine.refs[block] = 1
-        engine.blocks[at + engine.held[r]] = block
-        engine.held[r] += 1
-    cache_upto(engine, pool, rule, limits, r, min(computed + new, engine.known[r]))
-    return True
-
-
-@jit
-def release(engine, pool, rule, limits, r):
-    """Free the request's blocks, tail first, as the version does."""
-    at = engine.block_at[r]
-    now = pool.decision[NOW]
-    aside = 0
-    for i in range(engine.held[r] - 1, -1, -1):
-        block = engine.blocks[at + i]
-        engine.refs[block] -= 1
-        if engine.refs[block] == 0:
-            if limits.unhashed_first != 0 and pool.block_hash[block] < 0:
-                engine.taken[aside] = block
-                aside += 1
-            else:
-                pool_release(pool, rule, block, now, 0, limits.unhashed_first)
-    for i in range(aside - 1, -1, -1):
-        pool_release(pool, rule, engine.taken[i], now, 1, limits.unhashed_first)
-    engine.held[r] = 0
-    engine.cached[r] = 0
 
 
 @inlined
@@ -190,20 +94,23 @@ def freeze(engine, pool, limits):
     decision[SERVICE_RATE] = tally[4]
     decision[WAITING] = float(state[WAITS])
     decision[RUNNING] = float(state[RUNS])
-    oldest = state[TIME]
-    mask = engine.waiting.shape[0] - 1
-    for i in range(state[WAITS]):
-        oldest = min(oldest, engine.arrival[engine.waiting[(state[HEAD] + i) & mask]])
-    decision[OLDEST_WAIT] = now - float(oldest)
+    if limits.keeps_oldest != 0:
+        oldest = state[TIME]
+        mask = engine.waiting.shape[0] - 1
+        for i in range(state[WAITS]):
+            oldest = min(oldest, engine.arrival[engine.waiting[(state[HEAD] + i) & mask]])
+        decision[OLDEST_WAIT] = now - float(oldest)
     count_waiting(engine, pool, limits)
 
 
 @inlined
-def preempt(engine, pool, rule, limits):
-    """Push the last running request back to the head of the waiting queue. Returns it."""
+def preempt(engine, pool, rule, line, limits, index):
+    """Push the request at `index` of the running list back into the waiting queue. Returns it."""
     state = engine.state
+    victim = engine.running[index]
     state[RUNS] -= 1
-    victim = engine.running[state[RUNS]]
+    for i in range(index, state[RUNS]):
+        engine.running[i] = engine.running[i + 1]
     release(engine, pool, rule, limits, victim)
     engine.phase[victim] = WAITS_IN_LINE
     stir(engine, rule, victim)
@@ -211,16 +118,65 @@ def preempt(engine, pool, rule, limits):
     state[HEAD] -= 1
     state[WAITS] += 1
     engine.waiting[state[HEAD] & (engine.waiting.shape[0] - 1)] = victim
+    rejoins(engine, line, victim, float(state[TIME]))
     state[PREEMPTIONS] += 1
+    engine.preempted[victim] += 1
     note(engine, PREEMPTED, state[STEP], victim, 0)
     return victim
 
 
+@inlined
+def unschedule(engine, slot, size, r):
+    """Take a request out of a batch of `size`. Returns its tokens, 0 if it is not in it."""
+    for i in range(size):
+        if engine.batch_request[slot, i] == r:
+            tokens = engine.batch_tokens[slot, i]
+            for j in range(i, size - 1):
+                engine.batch_request[slot, j] = engine.batch_request[slot, j + 1]
+                engine.batch_tokens[slot, j] = engine.batch_tokens[slot, j + 1]
+            return tokens
+    return 0
+
+
+@inlined
+def close_batch(engine, limits, slot, size):
+    """What the batch of `size` requests computes counts as computed; what it takes is noted."""
+    work = engine.batch_work[slot]
+    work[:] = 0
+    for i in range(size):
+        r = engine.batch_request[slot, i]
+        new = engine.batch_tokens[slot, i]
+        held = engine.computed[r]
+        work[0] += new
+        if new == 1 and held >= engine.prompt[r]:
+            work[3] += 1
+            work[4] += held + 1
+        else:
+            work[1] += new
+            work[2] += new * held + new * (new + 1) // 2
+        engine.attained[r] += new
+        engine.computed[r] = held + new
+        samples = held + new >= engine.known[r] + engine.placeholders[r]
+        engine.batch_sampled[slot, i] = 1 if samples else 0
+        if samples and limits.depth > 1:
+            engine.placeholders[r] += 1
+    engine.batch_size[slot] = size
+    engine.batch_step[slot] = engine.state[STEP]
+    engine.state[TOKENS] += work[0]
+
+
 @jit
-def schedule(engine, pool, rule, limits, slot):
+def schedule(engine, pool, rule, line, limits, slot):
     """One `schedule()`: fills batch `slot`."""
     state = engine.state
     freeze(engine, pool, limits)
+    if line.waits != OWN:
+        order_waiting(engine, pool, line, limits)
+    if line.runs == POLICY:
+        order_running(engine, pool, line)
+    threshold = limits.threshold if limits.threshold > 0 else limits.max_len
+    if limits.alone_exempt != 0 and state[RUNS] + state[WAITS] == 1:
+        threshold = limits.max_len
     budget = limits.max_tokens
     size = 0
     preempted = False
@@ -231,7 +187,7 @@ def schedule(engine, pool, rule, limits, slot):
         if flying > 0 and engine.computed[r] + 2 - flying >= engine.prompt[r] + engine.output[r]:
             index += 1
             continue
-        new = min(engine.known[r] + flying - engine.computed[r], budget)
+        new = min(engine.known[r] + flying - engine.computed[r], threshold, budget)
         new = min(new, limits.max_len - 1 - engine.computed[r])
         if new == 0:
             index += 1
@@ -239,7 +195,16 @@ def schedule(engine, pool, rule, limits, slot):
         alone = False
         while not allocate(engine, pool, rule, limits, r, engine.computed[r], new, 0):
             preempted = True
-            if preempt(engine, pool, rule, limits) == r:
+            at = next_victim(engine, line)
+            victim = preempt(engine, pool, rule, line, limits, at)
+            if line.runs == PRIORITY:
+                back = unschedule(engine, slot, size, victim)
+                if back > 0:
+                    size -= 1
+                    budget += back
+                if back > 0 or (limits.index_fixed != 0 and at < index):
+                    index -= 1
+            if victim == r:
                 alone = True
                 break
         if alone:
@@ -253,13 +218,16 @@ def schedule(engine, pool, rule, limits, slot):
     while not preempted and state[WAITS] > 0 and budget > 0 and state[RUNS] < limits.max_seqs:
         r = engine.waiting[state[HEAD] & mask]
         hits = count_hits(engine, pool, limits, r)
-        if count_need(engine, pool, limits, r, engine.known[r], hits) < 0:
-            break
-        looked_up = (engine.known[r] - 1) // limits.block_size
         computed = hits * limits.block_size
-        new = min(engine.known[r] - computed, budget)
+        new = min(engine.known[r] - computed, threshold)
+        if limits.chunked == 0 and new > budget:
+            break
+        new = min(new, budget)
+        if limits.reserve != 0 and count_need(engine, pool, limits, r, engine.known[r], hits) < 0:
+            break
         if not allocate(engine, pool, rule, limits, r, computed, new, hits):
             break
+        looked_up = (engine.known[r] - 1) // limits.block_size
         if looked_up > 0:
             moving_mean(pool.tally, 2, float(hits) / float(looked_up), HIT_RATES)
         state[HEAD] += 1
@@ -268,6 +236,10 @@ def schedule(engine, pool, rule, limits, slot):
         state[RUNS] += 1
         engine.phase[r] = RUNS_NOW
         stir(engine, rule, r)
+        admits(engine, line, r)
+        if engine.first_scheduled[r] < 0:
+            engine.first_scheduled[r] = state[TIME]
+            engine.cached_first[r] = computed
         engine.computed[r] = computed
         state[HIT_TOKENS] += computed
         note(engine, ADMITTED, state[STEP], r, computed)
@@ -275,17 +247,17 @@ def schedule(engine, pool, rule, limits, slot):
         engine.batch_tokens[slot, size] = new
         size += 1
         budget -= new
-    engine.batch_size[slot] = size
-    engine.batch_step[slot] = state[STEP]
     state[UNFLUSHED] = 0
-    state[TOKENS] += limits.max_tokens - budget
-    for i in range(size):
-        r = engine.batch_request[slot, i]
-        engine.computed[r] += engine.batch_tokens[slot, i]
-        samples = engine.computed[r] >= engine.known[r] + engine.placeholders[r]
-        engine.batch_sampled[slot, i] = 1 if samples else 0
-        if samples and limits.depth > 1:
-            engine.placeholders[r] += 1
+    close_batch(engine, limits, slot, size)
+    if limits.keeps_trail != 0:
+        row = engine.trail[state[TRAIL]]
+        row[0] = state[TIME]
+        row[1] = engine.batch_work[slot, 0]
+        row[2] = size
+        row[3] = state[WAITS]
+        row[4] = state[RUNS]
+        row[5] = pool.ends[2]
+        state[TRAIL] += 1
 
 
 @inlined
@@ -321,34 +293,46 @@ def update(engine, pool, rule, limits, slot):
         if engine.batch_sampled[slot, i] == 0 or engine.phase[r] == AWAY:
             continue
         engine.known[r] += 1
+        if engine.known[r] == engine.prompt[r] + 1:
+            engine.first_token[r] = state[TIME]
         if limits.depth > 1:
             engine.placeholders[r] -= 1
             if engine.phase[r] == RUNS_NOW:
                 cache_upto(engine, pool, rule, limits, r, engine.computed[r] - engine.placeholders[r])
         if engine.known[r] == engine.prompt[r] + engine.output[r]:
             release(engine, pool, rule, limits, r)
+            engine.ended[r] = state[TIME]
             note(engine, FINISHED, engine.batch_step[slot], r, 0)
             leave(engine, rule, r)
 
 
+@inlined
+def is_full(engine, limits):
+    """Whether a step might write more events, or a row of the trail, than there is room for."""
+    room = 2 * limits.usable + 4 * limits.max_seqs + 64
+    crowded = engine.events.shape[0] - engine.state[EVENTS] < room
+    return crowded or (limits.keeps_trail != 0 and engine.state[TRAIL] == engine.trail.shape[0])
+
+
 @jit
-def run(engine, pool, rule, limits, steps):
-    """At most `steps` more calls of `schedule()`; returns early when done, stuck or out of event room."""
+def run(engine, pool, rule, line, limits, steps):
+    """At most `steps` more calls of `schedule()`; returns early when done, stuck or out of room."""
     state = engine.state
     requests = engine.arrival.shape[0]
     aborts = engine.abort_at.shape[0]
     mask = engine.waiting.shape[0] - 1
-    room = 2 * limits.usable + 4 * limits.max_seqs + 64
     state[OVER] = GOING
     while True:
         while state[NEXT] < requests and engine.arrival[state[NEXT]] <= state[TIME]:
-            engine.waiting[(state[HEAD] + state[WAITS]) & mask] = state[NEXT]
-            engine.phase[state[NEXT]] = WAITS_IN_LINE
-            stir(engine, rule, state[NEXT])
+            r = state[NEXT]
+            engine.waiting[(state[HEAD] + state[WAITS]) & mask] = r
+            engine.phase[r] = WAITS_IN_LINE
+            stir(engine, rule, r)
+            joins(engine, line, r, float(engine.arrival[r]))
             state[WAITS] += 1
             state[NEXT] += 1
         while state[ABORTS] < aborts and engine.abort_at[state[ABORTS]] <= state[TIME]:
-            if engine.events.shape[0] - state[EVENTS] < room:
+            if is_full(engine, limits):
                 state[OVER] = FULL
                 return
             abort(engine, pool, rule, limits, engine.abort_of[state[ABORTS]])
@@ -356,12 +340,12 @@ def run(engine, pool, rule, limits, steps):
         if state[WAITS] + state[RUNS] + state[UNFLUSHED] > 0:
             if steps == 0:
                 return
-            if engine.events.shape[0] - state[EVENTS] < room:
+            if is_full(engine, limits):
                 state[OVER] = FULL
                 return
             steps -= 1
             slot = state[STEP] & 1
-            schedule(engine, pool, rule, limits, slot)
+            schedule(engine, pool, rule, line, limits, slot)
             state[STEP] += 1
             state[PENDING] += 1
             size = engine.batch_size[slot]
@@ -379,6 +363,8 @@ def run(engine, pool, rule, limits, steps):
                 return
             state[TIME] = max(state[TIME], engine.arrival[state[NEXT]])
             continue
-        state[TIME] += limits.step_us
-        update(engine, pool, rule, limits, (state[STEP] - state[PENDING]) & 1)
+        slot = (state[STEP] - state[PENDING]) & 1
+        work = engine.batch_work[slot]
+        state[TIME] += step_time(engine.latency, work[0], work[1], work[2], work[3], work[4])
+        update(engine, pool, rule, limits, slot)
         state[PENDING] -= 1

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tanren_dsl.kernels.block_rows import (
+from tanren_dsl.kernels.block_rows import GAPS
+from tanren_dsl.kernels.decision import (
     BLOCK_SIZE,
     CAPACITY,
-    GAPS,
     HIT_RATE,
     HIT_RATES,
     KV_FREE,

@@ -24,6 +24,7 @@ class Victims:
         label: the policy's declared name, or the bound's.
         decision: float64[width], the decision vector with the knobs in place.
         code: keeps the compiled ordering alive.
+        reads: signals that the ordering reads.
     """
 
     label: str
@@ -31,6 +32,7 @@ class Victims:
     key_count: int
     decision: NDArray[np.float64]
     code: CompiledOrdering | None = None
+    reads: frozenset[str] = frozenset()
 
     @property
     def with_heap(self) -> bool:
@@ -73,7 +75,7 @@ def victims_of(
     heap = use_shortcuts and shape != "dynamic" and policy.percent is None
     keeps_children, keeps_waiting = (int(name in policy.signals()) for name in ("children", "waiting_refs"))
     rule = Rule(HEAP if heap else SCAN, code.address, extra, 1, keeps_children, keeps_waiting)
-    return Victims(policy.name, rule, code.key_count, decision, code)
+    return Victims(policy.name, rule, code.key_count, decision, code, frozenset(policy.signals()))
 
 
 def belady(usable: int, window: int | None = None) -> Victims:

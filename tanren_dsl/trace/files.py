@@ -1,16 +1,40 @@
-"""A trace file as text: gzip or plain, UTF-8, with one clear error for everything else."""
+"""A trace file as text: gzip or plain, UTF-8, with one clear error for everything else.
+
+Readers go through it line by line and collect what is wrong as `BadLine`s: the first one is
+the error, or all are left out and counted in a note.
+"""
 
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.files import write_whole
 from tanren_dsl.source import Source, Span
 
+MOST_TOKENS = 2**31 - 1
+"""Most tokens that a prompt or an output may have."""
+
 _GZIP_MAGIC = b"\x1f\x8b"
+_LISTED = 20
+_Row = TypeVar("_Row")
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """What is wrong with one line: its number from 1, the place in it, a message and at most one hint."""
+
+    line: int
+    start: int
+    end: int | None
+    message: str
+    hint: str | None = None
 
 
 def load_text(path: str | Path) -> str:
@@ -63,6 +87,55 @@ def line_span(name: str, line: int, text: str, start: int = 0, end: int | None =
     return Span(
         Source(name, "\n" * before + text), before + start, before + (len(text) if end is None else end)
     )
+
+
+def late_arrivals(rows: Iterable[tuple[int, float, str]]) -> Iterator[tuple[int, BadLine]]:
+    """Rows that arrive before one in front of them: the index of each, and what is wrong.
+
+    Args:
+        rows: line number, time in any unit, and that time as it should be shown.
+
+    >>> late = late_arrivals([(1, 0, "0"), (2, 9, "9"), (3, 5, "5"), (4, 9, "9")])
+    >>> [(index, bad.message) for index, bad in late]
+    [(2, 'expected a timestamp of at least 9, found 5')]
+    """
+    latest, latest_shown = -math.inf, ""
+    for index, (line, time, shown) in enumerate(rows):
+        if time < latest:
+            message = f"expected a timestamp of at least {latest_shown}, found {shown}"
+            yield index, BadLine(line, 0, None, message, "requests must stand in order of arrival")
+        else:
+            latest, latest_shown = time, shown
+
+
+def without_bad(rows: list[_Row], bad: list[BadLine], problems: Iterable[tuple[int, BadLine]]) -> list[_Row]:
+    """Rows without a problem, given by index; the problems are added to `bad`."""
+    found = dict(problems)
+    bad.extend(found.values())
+    return [row for index, row in enumerate(rows) if index not in found] if found else rows
+
+
+def refusal(path: str, lines: Sequence[str], bad: Sequence[BadLine], readable: int) -> TanrenError:
+    """The error that names the first bad line and counts the others.
+
+    Args:
+        path: the file.
+        lines: its lines, a carriage return kept.
+        bad: at least one, in order of lines.
+        readable: good rows; where there are some, the hint says how to go on with them.
+    """
+    first = bad[0]
+    more = f" ({len(bad) - 1} more bad lines)" if len(bad) > 1 else ""
+    span = line_span(path, first.line, lines[first.line - 1].rstrip("\r"), first.start, first.end)
+    hint = first.hint or ("bad lines can be left out and counted (--skip-bad)" if readable else None)
+    return TanrenError(first.message + more, span, hint)
+
+
+def skipped_note(bad: Sequence[BadLine]) -> str:
+    """The note that counts the bad lines left out, and lists the first of them."""
+    listed = "; ".join(f"line {one.line}: {one.message}" for one in bad[:_LISTED])
+    rest = f"; and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
+    return f"skipped {len(bad)} bad lines: {listed}{rest}"
 
 
 def save_text(path: str | Path, text: str) -> None:

@@ -7,24 +7,29 @@ whole file (scope global). Published with Mooncake (FAST 2025), block 512.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from tanren_dsl.errors import TanrenError
-from tanren_dsl.trace.files import line_span, load_text, save_text
+from tanren_dsl.trace.files import (
+    MOST_TOKENS,
+    BadLine,
+    late_arrivals,
+    load_text,
+    refusal,
+    save_text,
+    skipped_note,
+    without_bad,
+)
 from tanren_dsl.trace.table import RequestTable, first_lookups, parent_lookups
 
 FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 _COMMON_BLOCKS = (512, 16, 32, 64, 128, 256, 1024)
-_MOST_TOKENS = 2**31 - 1
 _MOST_MS = 2**53 / 1000
 _SUSPECT_RATE = 500.0
-_LISTED = 20
 
 
 class _Row(NamedTuple):
@@ -34,15 +39,6 @@ class _Row(NamedTuple):
     output: int
     ids: list[int]
     session: str | int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Bad:
-    line: int
-    start: int
-    end: int | None
-    message: str
-    hint: str | None = None
 
 
 class _FieldError(Exception):
@@ -66,11 +62,12 @@ def read_mooncake(
     lines = (load_text(path) if text is None else text).split("\n")
     rows, bad = _parse(lines)
     block, note = _block_size(rows, block_tokens, str(path)) if rows else (block_tokens or 0, "")
-    rows = _keep(rows, bad, _count_problems(rows, block))
-    rows = _keep(rows, bad, _order_problems(rows))
+    rows = without_bad(rows, bad, _count_problems(rows, block))
+    arrivals = ((row.line, row.timestamp, repr(row.timestamp)) for row in rows)
+    rows = without_bad(rows, bad, late_arrivals(arrivals))
     bad.sort(key=lambda one: one.line)
     if bad and not (skip_bad and rows):
-        raise _error(str(path), lines, bad, readable=len(rows))
+        raise refusal(str(path), lines, bad, readable=len(rows))
     notes = [
         "format: Mooncake JSONL",
         "time unit: milliseconds",
@@ -78,7 +75,7 @@ def read_mooncake(
         "hash scope: global (equal ids are equal content across the file)",
     ]
     if bad:
-        notes.append(_bad_note(bad))
+        notes.append(skipped_note(bad))
     table = _table(Path(path).name, rows, block)
     notes.extend(_warnings(table, rows))
     return RequestTable(**{**vars(table), "notes": tuple(notes)})
@@ -106,9 +103,9 @@ def write_mooncake(table: RequestTable, path: str | Path) -> None:
     save_text(path, "".join(out))
 
 
-def _parse(lines: list[str]) -> tuple[list[_Row], list[_Bad]]:
+def _parse(lines: list[str]) -> tuple[list[_Row], list[BadLine]]:
     rows: list[_Row] = []
-    bad: list[_Bad] = []
+    bad: list[BadLine] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -118,15 +115,15 @@ def _parse(lines: list[str]) -> tuple[list[_Row], list[_Bad]]:
             field, message, hint = error.args
             start = line.find(f'"{field}"') if field else -1
             end = start + len(field) + 2 if start >= 0 else None
-            bad.append(_Bad(number, max(0, start), end, message, hint))
+            bad.append(BadLine(number, max(0, start), end, message, hint))
         except json.JSONDecodeError as error:
             last = number == len(lines)
             hint = "the last line is cut off: the file may be incomplete" if last else None
             at = min(error.pos, max(0, len(line) - 1))
-            bad.append(_Bad(number, at, at + 1, f"expected one JSON object a line: {error.msg}", hint))
+            bad.append(BadLine(number, at, at + 1, f"expected one JSON object a line: {error.msg}", hint))
         except (ValueError, RecursionError):
             bad.append(
-                _Bad(number, 0, None, "expected one JSON object a line, found numbers or nesting too big")
+                BadLine(number, 0, None, "expected one JSON object a line, found numbers or nesting too big")
             )
     return rows, bad
 
@@ -145,11 +142,11 @@ def _row(number: int, row: object) -> _Row:
     timestamp, prompt, output, ids = (row[field] for field in FIELDS)
     if type(timestamp) not in (int, float) or not abs(timestamp) < _MOST_MS:
         raise _FieldError("timestamp", f"timestamp: expected milliseconds, found {_what(timestamp)}", None)
-    if type(prompt) is not int or not 1 <= prompt <= _MOST_TOKENS:
+    if type(prompt) is not int or not 1 <= prompt <= MOST_TOKENS:
         raise _FieldError(
             "input_length", f"input_length: expected a count of at least 1, found {_what(prompt)}", None
         )
-    if type(output) is not int or not 0 <= output <= _MOST_TOKENS:
+    if type(output) is not int or not 0 <= output <= MOST_TOKENS:
         raise _FieldError(
             "output_length", f"output_length: expected a count of at least 0, found {_what(output)}", None
         )
@@ -181,7 +178,7 @@ def _block_size(rows: list[_Row], given: int | None, path: str) -> tuple[int, st
     # every size in [low, high) gives each row its number of ids
     low = int((-(-prompt // count)).max())
     several = count > 1
-    high = int((-(-prompt[several] // (count[several] - 1))).min(initial=_MOST_TOKENS))
+    high = int((-(-prompt[several] // (count[several] - 1))).min(initial=MOST_TOKENS))
     if high - low == 1:
         fits[low] = len(rows)
     size = max(fits, key=lambda one: fits[one])
@@ -197,13 +194,13 @@ def _block_size(rows: list[_Row], given: int | None, path: str) -> tuple[int, st
     return size, f"block size: {size} tokens (detected: fits {fits[size]} of {len(rows)} requests{doubt})"
 
 
-def _count_problems(rows: list[_Row], block: int) -> Iterator[tuple[int, _Bad]]:
+def _count_problems(rows: list[_Row], block: int) -> Iterator[tuple[int, BadLine]]:
     for index, row in enumerate(rows):
         expected = -(-row.prompt // block)
         if expected != len(row.ids):
             yield (
                 index,
-                _Bad(
+                BadLine(
                     row.line,
                     0,
                     None,
@@ -212,36 +209,6 @@ def _count_problems(rows: list[_Row], block: int) -> Iterator[tuple[int, _Bad]]:
                     "one id per block, the partial last one included; is the block size right?",
                 ),
             )
-
-
-def _order_problems(rows: list[_Row]) -> Iterator[tuple[int, _Bad]]:
-    latest = -math.inf
-    for index, row in enumerate(rows):
-        if row.timestamp < latest:
-            message = f"expected a timestamp of at least {latest!r}, found {row.timestamp!r}"
-            yield index, _Bad(row.line, 0, None, message, "requests must stand in order of arrival")
-        latest = max(latest, row.timestamp)
-
-
-def _keep(rows: list[_Row], bad: list[_Bad], problems: Iterator[tuple[int, _Bad]]) -> list[_Row]:
-    """Rows without a problem; the problems go to `bad`."""
-    found = dict(problems)
-    bad.extend(found.values())
-    return [row for index, row in enumerate(rows) if index not in found] if found else rows
-
-
-def _error(path: str, lines: list[str], bad: list[_Bad], readable: int) -> TanrenError:
-    first = bad[0]
-    more = f" ({len(bad) - 1} more bad lines)" if len(bad) > 1 else ""
-    span = line_span(path, first.line, lines[first.line - 1].rstrip("\r"), first.start, first.end)
-    hint = first.hint or ("bad lines can be left out and counted (--skip-bad)" if readable else None)
-    return TanrenError(first.message + more, span, hint)
-
-
-def _bad_note(bad: list[_Bad]) -> str:
-    listed = "; ".join(f"line {one.line}: {one.message}" for one in bad[:_LISTED])
-    rest = f"; and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
-    return f"skipped {len(bad)} bad lines: {listed}{rest}"
 
 
 def _table(name: str, rows: list[_Row], block: int) -> RequestTable:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.trace.azure import FIELDS as AZURE_FIELDS
+from tanren_dsl.trace.azure import read_azure
 from tanren_dsl.trace.files import load_text
 from tanren_dsl.trace.generate import CHAT_BLOCK, CHAT_REQUESTS, generate_chat
 from tanren_dsl.trace.mooncake import FIELDS, read_mooncake
@@ -41,7 +43,6 @@ _FOREIGN = {
     "conversation": "a WildChat or LMSYS conversation",
     "requests": "an agent-session trace (ids local to a session)",
     "messages": "chat messages",
-    "TIMESTAMP,ContextTokens,GeneratedTokens": "an Azure LLM trace (no block ids)",
     "Timestamp,Model,Request tokens": "a BurstGPT trace (no block ids)",
 }
 
@@ -102,6 +103,11 @@ def _is_mooncake(head: list[str]) -> bool:
     return len(fields) >= 2 and not any('"chat_id"' in line for line in head)
 
 
+def _is_azure(head: list[str]) -> bool:
+    # further columns, such as the images of 2025, are another format
+    return [field.strip() for field in head[0].split(",")] == list(AZURE_FIELDS)
+
+
 def _seen(head: list[str]) -> str:
     first = head[0]
     for mark, meaning in _FOREIGN.items():
@@ -117,5 +123,8 @@ def _seen(head: list[str]) -> str:
     return f"a JSON {type(value).__name__} on the first line: {short!r}"
 
 
-FORMATS: list[TraceFormat] = [TraceFormat("Mooncake JSONL", _is_mooncake, read_mooncake)]
+FORMATS: list[TraceFormat] = [
+    TraceFormat("Mooncake JSONL", _is_mooncake, read_mooncake),
+    TraceFormat("Azure LLM CSV", _is_azure, read_azure),
+]
 """Every readable format, tried in order."""

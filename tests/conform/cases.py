@@ -13,13 +13,16 @@ from tanren_dsl.conform.harness import EngineSpec, TokenTable
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.ir import Policy
 from tanren_dsl.sim.engine import EngineLimits, EngineResult, EngineRun
+from tanren_dsl.sim.latency import Latency
 from tanren_dsl.sim.profiles import PROFILES
 from tanren_dsl.sim.rule import stock, victims_of
+from tanren_dsl.sim.service import by_priority, first_come, service_of
 from tanren_dsl.trace.blocks import engine_blocks
 from tanren_dsl.trace.table import RequestTable, relabel
 from tests.strategies import Draw
 
 STEP_US = 20_000
+LATENCY = Latency("drawn", "made up", "estimate", 4_000.5, 37.3, 900.0, 310.0, 21.7, 150.0)
 CHUNK = 8
 """Tokens of a trace block: prompts of one stem part at multiples of it."""
 
@@ -35,6 +38,7 @@ class Ask:
     partial: int
     output: int
     abort: float | None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,10 @@ class Case:
     max_num_seqs: int
     budget: int
     asynchronous: bool
+    scheduling: str = "fcfs"
+    threshold: int = 0
+    caching: bool = True
+    latency: Latency | None = None
 
     @property
     def trace(self) -> RequestTable:
@@ -75,7 +83,8 @@ class Case:
         trace = self.trace
         delays = [-1 if ask.abort is None else round(ask.abort * STEP_US) for ask in self.asks]
         aborts = np.where(np.array(delays) < 0, -1, trace.arrival_us + delays)
-        return replace(tokens_of(trace), abort_us=aborts)
+        priority = np.array([ask.priority for ask in self.asks])
+        return replace(tokens_of(trace), abort_us=aborts, priority=priority)
 
     @property
     def limits(self) -> EngineLimits:
@@ -83,7 +92,10 @@ class Case:
         total = self.trace.prompt_tokens + self.trace.output_tokens
         usable = max(1, int((-(-(total - 1) // self.block_size)).max()) + self.spare)
         longest = int(total.max()) + 1
-        return EngineLimits(usable, self.max_num_seqs, self.budget, longest, STEP_US, self.asynchronous)
+        return EngineLimits(
+            usable, self.max_num_seqs, self.budget, longest, STEP_US, self.asynchronous,
+            long_prefill_token_threshold=self.threshold, enable_prefix_caching=self.caching,
+        )  # fmt: skip
 
     @property
     def spec(self) -> EngineSpec:
@@ -93,22 +105,32 @@ class Case:
             block_size=self.block_size, usable_blocks=limits.usable_blocks, max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens, max_model_len=limits.max_model_len,
             step_us=limits.step_us, asynchronous=limits.asynchronous,
+            enable_prefix_caching=self.caching, long_prefill_token_threshold=self.threshold,
+            scheduling_policy=self.scheduling, latency=self.latency,
         )  # fmt: skip
 
     def simulate(
-        self, engine: str, policy: Policy | None = None, *, shortcuts: bool = True
-    ) -> tuple[EngineResult, bool]:
-        """What engine mode does, integrity checked at its end, and whether it got stuck."""
+        self, engine: str, policy: Policy | None = None, schedule: Policy | None = None, *,
+        shortcuts: bool = True, guard: float | None = 1.0,
+    ) -> tuple[EngineResult, bool]:  # fmt: skip
+        """What engine mode does, integrity checked at its end, and whether it got stuck.
+
+        `guard` is the mean wait that the starvation guard starts from, in seconds; None: there is none.
+        """
         limits = self.limits
         victims = (
             stock()
-            if policy is None
+            if policy is None or not self.caching
             else victims_of(policy, compile_ordering, limits.usable_blocks, "engine", use_shortcuts=shortcuts)
         )
-        blocks = engine_blocks(self.trace, self.block_size)
+        blocks, table = engine_blocks(self.trace, self.block_size), self.table
+        service = by_priority() if self.scheduling == "priority" else first_come()
+        if schedule is not None:
+            service = service_of(schedule, compile_ordering, guard=guard is not None, seed_s=guard or 0.0)
         run = EngineRun(
-            blocks, self.trace.arrival_us, limits, victims, engine, self.table.aborts, must_fit=False
-        )
+            blocks, self.trace.arrival_us, limits, victims, engine, table.aborts, must_fit=False,
+            service=service, priority=table.priority, latency=self.latency,
+        )  # fmt: skip
         stuck = False
         try:
             run.run()
@@ -131,11 +153,15 @@ def asks(draw: Draw, block_size: int, aborts: list[float | None]) -> Ask:
         partial=draw(st.sampled_from([0, 0, 1, CHUNK - 1])),
         output=draw(st.integers(1, 2 * block_size + 4)),
         abort=draw(st.sampled_from(aborts)),
+        priority=draw(st.integers(-1, 2)),
     )
 
 
 @st.composite
-def cases(draw: Draw, *, fits: bool = True) -> Case:
+def cases(
+    draw: Draw, *, fits: bool = True, schedulings: tuple[str, ...] = ("fcfs",),
+    may_cache: tuple[bool, ...] = (True, True, True, False),
+) -> Case:  # fmt: skip
     """Bursts of requests with shared prefixes, outputs and aborts; memory from tight to ample.
 
     Unless it `fits`, the largest request may need more blocks than there are.
@@ -152,7 +178,13 @@ def cases(draw: Draw, *, fits: bool = True) -> Case:
         max_num_seqs=max_num_seqs,
         budget=draw(st.sampled_from([16, 40, 128, 512])),
         asynchronous=draw(st.booleans()),
+        scheduling=draw(st.sampled_from(schedulings)),
+        threshold=draw(st.sampled_from([0, 0, 0, 1, 24, 100])),
+        caching=draw(st.sampled_from(may_cache)),
+        latency=draw(st.sampled_from([None, LATENCY])),
     )
 
 
 ENGINES = list(PROFILES)
+GUARDS = [None, 1.0, 0.004, 0.0]
+"""No starvation guard, or the mean wait that it starts from, in seconds."""

@@ -1,9 +1,9 @@
 """vLLM's scheduler and block pool in plain Python: the oracle of the engine tests.
 
 Written from the engine's source, with no code in common with the simulator or with
-vLLM. Scope: one full-attention group, first come first served, no connector, LoRA,
-speculation or images; LRU, or a policy as `oracle_policy.py` judges. `Rules` names the
-differences between versions.
+vLLM. Scope: one full-attention group, no connector, LoRA, speculation or images; first
+come first served, or a schedule policy as `oracle_line.py` orders; LRU, or an evict policy as
+`oracle_policy.py` judges. `Rules` names the differences between versions.
 
 The exact rules, in the order in which they bite (`bs` is the block size):
 
@@ -49,9 +49,12 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from tanren_dsl.check import loads
 from tanren_dsl.conform.harness import EngineRun, EngineSpec, TokenTable
 from tanren_dsl.ir import Policy
+from tests.conform.oracle_line import Line
 from tests.conform.oracle_policy import Judge
+from tests.conform.oracle_time import takes_us
 
 Event = dict[str, Any]
 Hash = tuple[int, tuple[int, ...]]
@@ -63,9 +66,11 @@ class Rules:
 
     unhashed_first: bool  # a freed block without hash goes to the head of the free queue
     refill: bool  # schedule again after an empty batch while the batch queue has room
+    alone_exempt: bool  # the only request may prefill as much as the budget allows
 
 
-RULES = {"0.19.1": Rules(False, False), "0.32.0": Rules(True, True)}
+RULES = {"0.19.1": Rules(False, False, False), "0.32.0": Rules(True, True, True)}
+LRU = loads("policy lru : evict order by last_use")
 
 
 @dataclass(eq=False)
@@ -74,6 +79,7 @@ class Request:
     prompt: list[int]
     output: list[int]
     arrival_us: int
+    priority: int = 0
     tokens: list[int] = field(default_factory=list)  # known: prompt and delivered outputs
     hashes: list[int] = field(default_factory=list)  # of the full blocks of `tokens`
     blocks: list[int] = field(default_factory=list)
@@ -146,11 +152,15 @@ class Pool:
 class Engine:
     """Scheduler, cache manager and batch queue."""
 
-    def __init__(self, spec: EngineSpec, version: str, policy: Policy | None = None) -> None:
+    def __init__(
+        self, spec: EngineSpec, version: str, policy: Policy | None = None, line: Line | None = None
+    ) -> None:
         self.spec = spec
         self.rules = RULES[version]
         unscored = self.rules.unhashed_first
-        self.judge = None if policy is None else Judge(policy, spec, unhashed_unscored=unscored)
+        judged = policy or (None if line is None else LRU)  # which knows the signals of the step
+        self.judge = None if judged is None else Judge(judged, spec, unhashed_unscored=unscored)
+        self.line = line
         self.pool = Pool(spec.usable_blocks, self.rules, self.judge)
         self.digests: dict[Hash, int] = {}
         self.waiting: deque[Request] = deque()
@@ -161,6 +171,8 @@ class Engine:
     def add(self, request: Request) -> None:
         self.append(request, request.prompt)
         self.waiting.append(request)
+        if self.line is not None:
+            self.line.joined(request, float(request.arrival_us))
 
     def append(self, request: Request, tokens: list[int]) -> None:
         size = self.spec.block_size
@@ -175,7 +187,9 @@ class Engine:
         return bool(self.waiting or self.running or self.unflushed)
 
     def hits(self, request: Request) -> list[int]:
-        found = []
+        found: list[int] = []
+        if not self.spec.enable_prefix_caching:
+            return found
         for digest in request.hashes[: (len(request.tokens) - 1) // self.spec.block_size]:
             if digest not in self.pool.cached:
                 break
@@ -203,7 +217,8 @@ class Engine:
         return True
 
     def cache(self, request: Request, tokens: int) -> None:
-        for index in range(request.cached, tokens // self.spec.block_size):
+        full = tokens // self.spec.block_size if self.spec.enable_prefix_caching else 0
+        for index in range(request.cached, full):
             self.pool.put_hash(request.blocks[index], request.hashes[index])
             if self.judge is not None:
                 parent = request.hashes[index - 1] if index else None
@@ -230,7 +245,15 @@ class Engine:
         """Tokens per request in batch order, the admitted with their hits, the preempted."""
         if self.judge is not None:
             self.judge.begin(float(now), len(self.pool.free), len(self.running), self.waiting)
+        if self.line is not None and self.judge is not None:
+            size = self.spec.block_size
+            self.line.order(
+                self.judge.step, self.waiting, self.running, lambda one: len(self.hits(one)) * size
+            )
         spec, budget = self.spec, self.spec.max_num_batched_tokens
+        chunk = spec.long_prefill_token_threshold or spec.max_model_len
+        if self.rules.alone_exempt and len(self.waiting) + len(self.running) == 1:
+            chunk = spec.max_model_len
         batch: dict[Request, int] = {}
         admitted: list[Any] = []
         preempted: list[str] = []
@@ -242,12 +265,12 @@ class Engine:
                 index += 1
                 continue
             new = len(request.tokens) + request.placeholders - request.computed
-            new = min(new, budget, spec.max_model_len - 1 - request.computed)
+            new = min(new, chunk, budget, spec.max_model_len - 1 - request.computed)
             if new == 0:
                 index += 1
                 continue
             while request.running and not self.allocate(request, request.computed, new, []):
-                preempted.append(self.preempt())
+                preempted.append(self.preempt(now))
             if not request.running:
                 break
             batch[request] = new
@@ -257,7 +280,7 @@ class Engine:
             request = self.waiting[0]
             hits = self.hits(request)
             hit_tokens = len(hits) * spec.block_size
-            new = min(len(request.tokens) - hit_tokens, budget)
+            new = min(len(request.tokens) - hit_tokens, chunk, budget)
             if self.fits(request, len(request.tokens), hits) is None:
                 break
             if not self.allocate(request, hit_tokens, new, hits):
@@ -265,6 +288,8 @@ class Engine:
             self.waiting.popleft()
             self.running.append(request)
             request.running, request.computed = True, hit_tokens
+            if self.line is not None:
+                self.line.admitted(request, float(now))
             admitted.append([request.name, hit_tokens])
             looked_up = (len(request.tokens) - 1) // spec.block_size
             if self.judge is not None and looked_up:
@@ -276,16 +301,20 @@ class Engine:
             self.judge.tokens += sum(batch.values())
         return batch, admitted, preempted
 
-    def preempt(self) -> str:
+    def preempt(self, now: int) -> str:
         victim = self.running.pop()
         self.release(victim)
         victim.running, victim.computed = False, 0
         self.waiting.appendleft(victim)
+        if self.line is not None:
+            self.line.pushed_out(victim, float(now))
         return victim.name
 
     def advance(self, batch: dict[Request, int]) -> set[Request]:
         """Count the batch as computed; the requests it samples a token for."""
         sampled = set()
+        if self.line is not None:
+            self.line.computed(batch)
         for request, new in batch.items():
             request.computed += new
             if request.computed >= len(request.tokens) + request.placeholders:
@@ -314,18 +343,21 @@ class Engine:
         return [request.name for request in finished]
 
 
-def simulate(spec: EngineSpec, table: TokenTable, version: str, policy: Policy | None = None) -> EngineRun:
+def simulate(
+    spec: EngineSpec, table: TokenTable, version: str, policy: Policy | None = None, line: Line | None = None
+) -> EngineRun:
     """A whole run: the event lines that the engine driver writes, and some of its totals."""
-    engine, events = Engine(spec, version, policy), list[Event]()
+    engine, events = Engine(spec, version, policy, line), list[Event]()
     depth, now, step, upcoming = (2 if spec.asynchronous else 1), 0, 0, 0
-    pending: deque[tuple[int, dict[Request, int], set[Request]]] = deque()
+    pending: deque[tuple[int, dict[Request, int], set[Request], int]] = deque()
     aborts = deque(sorted((int(time), r) for r, time in enumerate(table.aborts) if time >= 0))
     stuck = 0
     while True:
         while upcoming < len(table) and table.arrival_us[upcoming] <= now:
             prompt, output = table.prompt(upcoming), table.output(upcoming)
             arrival = int(table.arrival_us[upcoming])
-            engine.add(Request(f"r{upcoming:06d}", prompt.tolist(), output.tolist(), arrival))
+            urgent = 0 if table.priority is None else int(table.priority[upcoming])
+            engine.add(Request(f"r{upcoming:06d}", prompt.tolist(), output.tolist(), arrival, urgent))
             upcoming += 1
         aborted = []
         while aborts and aborts[0][0] <= now:
@@ -335,7 +367,8 @@ def simulate(spec: EngineSpec, table: TokenTable, version: str, policy: Policy |
             evicted: list[int] = []
             engine.pool.evicted = evicted
             batch, admitted, preempted = engine.schedule(now)
-            pending.appendleft((step, batch, engine.advance(batch)))
+            takes = takes_us(spec, batch)
+            pending.appendleft((step, batch, engine.advance(batch), takes))
             if evicted or admitted or preempted or aborted:
                 happened = {"evicted": evicted, "admitted": admitted, "preempted": preempted}
                 happened |= {"aborted": aborted} if aborted else {}
@@ -352,10 +385,10 @@ def simulate(spec: EngineSpec, table: TokenTable, version: str, policy: Policy |
                 return EngineRun(events, {"steps": step, "t_us": now, "late_finishes": engine.late_finishes})
             now = max(now, int(table.arrival_us[upcoming]))
             continue
-        now += spec.step_us
+        done, batch, sampled, takes = pending.pop()
+        now += takes
         if engine.judge is not None:
             engine.judge.now = float(now)
-        done, batch, sampled = pending.pop()
         finished = engine.update(batch, sampled)
         if finished:
             events.append({"step": done, "phase": "update", "t_us": now, "finished": finished})

@@ -39,7 +39,7 @@ def test_the_emitted_file_decides_as_the_simulator(
 ) -> None:
     policy = loads(f"policy p : evict {POLICIES[name]}")
     result = conform(
-        policy, read_trace("chat"), setting(engine, asynchronous=asynchronous, identity=identity),
+        [policy], read_trace("chat"), setting(engine, asynchronous=asynchronous, identity=identity),
         workers(engine), emit=emit, compile_ordering=compile_ordering,
     )  # fmt: skip
     assert result.first is None
@@ -57,7 +57,7 @@ def test_a_policy_that_does_not_run_is_no_conformance(environment: dict[str, str
     policy = loads("policy p : evict order by uses, last_use")
     with pytest.raises(TanrenError, match=mode):
         conform(
-            policy, read_trace("chat"), setting("vllm-0.32", requests=40), engine_python("0.32.0"),
+            [policy], read_trace("chat"), setting("vllm-0.32", requests=40), engine_python("0.32.0"),
             emit=emit, compile_ordering=compile_ordering, environment=environment,
         )  # fmt: skip
 
@@ -65,7 +65,7 @@ def test_a_policy_that_does_not_run_is_no_conformance(environment: dict[str, str
 def test_the_file_runs_as_plain_python_too() -> None:
     policy = loads(f"policy p : evict {POLICIES['slru']}")
     result = conform(
-        policy, read_trace("chat"), setting("vllm-0.32", requests=40), engine_python("0.32.0"),
+        [policy], read_trace("chat"), setting("vllm-0.32", requests=40), engine_python("0.32.0"),
         emit=emit, compile_ordering=compile_ordering, environment={"TANREN_NO_NUMBA": "1"},
     )  # fmt: skip
     assert result.divergences == 0
@@ -74,7 +74,7 @@ def test_the_file_runs_as_plain_python_too() -> None:
 def test_another_version_than_the_profile_is_refused() -> None:
     with pytest.raises(TanrenError, match=r"vLLM 0\.19\.1 is wanted"):
         conform(
-            None, read_trace("chat"), setting("vllm-0.19"), engine_python("0.32.0"),
+            [], read_trace("chat"), setting("vllm-0.19"), engine_python("0.32.0"),
             emit=emit, compile_ordering=compile_ordering,
         )  # fmt: skip
 
@@ -82,7 +82,7 @@ def test_another_version_than_the_profile_is_refused() -> None:
 def test_a_missing_environment_is_one_clear_message(tmp_path: Path) -> None:
     with pytest.raises(TanrenError, match="make vllm-env"):
         conform(
-            None, read_trace("chat"), setting("vllm-0.19"), tmp_path / "bin" / "python",
+            [], read_trace("chat"), setting("vllm-0.19"), tmp_path / "bin" / "python",
             emit=emit, compile_ordering=compile_ordering,
         )  # fmt: skip
 

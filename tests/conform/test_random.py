@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tanren_dsl.backends.vllm import emit
 from tanren_dsl.conform.conform import check_policy_ran
@@ -21,7 +22,7 @@ from tanren_dsl.errors import TanrenError
 from tanren_dsl.ir import Policy
 from tanren_dsl.sim.profiles import PROFILES
 from tests.conform import oracle
-from tests.conform.cases import ENGINES, Ask, Case, cases
+from tests.conform.cases import ENGINES, GUARDS, Ask, Case, cases
 from tests.strategies import Example, policies
 
 PLAIN = {"TANREN_NO_NUMBA": "1", "TANREN_BUDGET_MS": "60000"}
@@ -35,26 +36,37 @@ def engine(
     return request.param, workers(request.param), tmp_path_factory.mktemp("random") / "policy.py"
 
 
-def differ(engine: tuple[str, Worker, Path], case: Case, policy: Policy | None) -> str | None:
+def differ(
+    engine: tuple[str, Worker, Path], case: Case, policy: Policy | None = None,
+    schedule: Policy | None = None, *, guard: float | None = 1.0,
+) -> str | None:  # fmt: skip
     """The first difference between the real engine and the simulator, or None."""
     name, worker, file = engine
     spec = case.spec
-    if policy is not None:
+    if policy is not None or schedule is not None:
         spec = spec.with_policy(file)
-        file.write_text(emit(policy))
-    stuck = False
+        file.write_text(emit(policy, schedule, guard=guard is not None))
+    variables = PLAIN if guard is None else {**PLAIN, "TANREN_GUARD_SEED_S": repr(guard)}
+    stuck, faults, orders = False, None, None
     try:
-        run = worker.run(spec, case.table, 60.0, PLAIN, must_fit=False)
-        check_policy_ran(policy, run.summary["policy"])
-        events, faults = run.events, (run.summary["policy"] or {}).get("faults", 0)
+        run = worker.run(spec, case.table, 60.0, variables, must_fit=False)
+        events, status = run.events, run.summary["policy"] or {}
+        if case.caching:
+            check_policy_ran(policy, status)
+            faults = status.get("faults", 0)
+        if schedule is not None:
+            check_policy_ran(schedule, status["schedule"])
+            orders = [status["schedule"][key] for key in ("orderings", "faults", "rescued", "errors")]
     except StuckError as error:
-        events, stuck, faults = error.events, True, None
-    ours, ours_stuck = case.simulate(name, policy)
+        events, stuck = error.events, True
+    ours, ours_stuck = case.simulate(name, policy, schedule, guard=guard)
     found = compare(events, ours.events).first
     if found is None and stuck != ours_stuck:
         found = f"engine stuck: {stuck}, simulator stuck: {ours_stuck}"
     if found is None and faults not in (None, ours.faults):
         found = f"faults: engine {faults}, simulator {ours.faults}"
+    if found is None and orders not in (None, [ours.orderings, ours.order_faults, ours.rescued, 0]):
+        found = f"engine {orders}, simulator {[ours.orderings, ours.order_faults, ours.rescued]}"
     return found
 
 
@@ -65,7 +77,23 @@ def test_random_policies_decide_alike(engine: tuple[str, Worker, Path], case: Ca
 
 
 @settings(max_examples=60)
-@given(case=cases() | cases(fits=False))
+@given(case=cases(), example=policies("schedule", provided_by="vllm"), guard=st.sampled_from(GUARDS))
+def test_random_schedule_policies_decide_alike(
+    engine: tuple[str, Worker, Path], case: Case, example: Example, guard: float | None
+) -> None:
+    assert differ(engine, case, None, example.policy, guard=guard) is None, example.text
+
+
+@settings(max_examples=20)
+@given(case=cases(), evict=policies(provided_by="vllm"), schedule=policies("schedule", provided_by="vllm"))
+def test_an_evict_and_a_schedule_policy_share_a_file(
+    engine: tuple[str, Worker, Path], case: Case, evict: Example, schedule: Example
+) -> None:
+    assert differ(engine, case, evict.policy, schedule.policy) is None, evict.text + schedule.text
+
+
+@settings(max_examples=60)
+@given(case=cases(schedulings=("fcfs", "priority")) | cases(fits=False))
 def test_the_engine_and_its_copy_do_the_same_with_any_workload(
     engine: tuple[str, Worker, Path], case: Case
 ) -> None:

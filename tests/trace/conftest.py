@@ -18,3 +18,12 @@ def conversation() -> RequestTable:
     if not path.is_file():
         pytest.skip(f"the Mooncake conversation trace is not at {path} (set TANREN_SHARED)")
     return read_trace(path)
+
+
+@pytest.fixture(scope="session")
+def azure_conversation() -> RequestTable:
+    """The public Azure conversation trace of 2023."""
+    path = _SHARED / "data" / "azure_llm_2023_conv.csv"
+    if not path.is_file():
+        pytest.skip(f"the Azure conversation trace is not at {path} (set TANREN_SHARED)")
+    return read_trace(path)

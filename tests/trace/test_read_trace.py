@@ -63,7 +63,8 @@ def test_misspelt_names_are_refused(name: str) -> None:
         (b'{"timestamp": 1}\n\xff\xfe', r"trace:2: expected UTF-8 text, found byte 0xff"),
         (b"\x1f\x8bnonsense", "gzip data is damaged"),
         (gzip.compress(b"words " * 99)[:-9], "gzip data is damaged"),
-        (b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n", "found an Azure LLM trace"),
+        (b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n", "expected requests, found the header alone"),
+        (b"TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n", "found a first line"),
         (b"Timestamp,Model,Request tokens,Response tokens\n", "found a BurstGPT trace"),
         (b'[{"id": "a", "conversations": []}]', "found a ShareGPT conversation"),
         (
@@ -86,7 +87,7 @@ def test_what_is_not_a_trace_is_one_clear_error(tmp_path: Path, content: bytes, 
 def test_an_unknown_format_says_what_is_readable(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text("hello\n")
-    with pytest.raises(TanrenError, match="readable: Mooncake JSONL; or the embedded traces chat"):
+    with pytest.raises(TanrenError, match="readable: Mooncake JSONL, Azure LLM CSV; or the embedded"):
         read_trace(path)
 
 
