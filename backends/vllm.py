@@ -167,8 +167,11 @@ except Exception:  # missing, or at odds with NumPy: the same functions run as p
 
 
 def _imports(evict: Policy | None, schedule: Policy | None) -> str:
-    needed = (schedule, "from itertools import islice\n"), (evict, "from operator import attrgetter\n")
-    return _IMPORTS % "".join(line for policy, line in needed if policy is not None)
+    needed = (
+        (schedule, "from collections import deque\nfrom itertools import islice\n"),
+        (evict, "from operator import attrgetter\n"),
+    )
+    return _IMPORTS % "".join(lines for policy, lines in needed if policy is not None)
 
 
 _JIT = """\

@@ -94,6 +94,7 @@ def schedule_constants(policy: Policy, *, guard: bool) -> str:
             f"PREEMPT_KEYS = {0 if policy.preempt is None else len(policy.preempt.keys)}",
             f"REFRESHES = {not reads.isdisjoint(('cached_tokens', 'uncached_tokens'))}",
             f"REFRESHED = {REFRESHED}",
+            f"EVERY_STEP = {'service_rate' in reads}",
             f"GUARD = {guard}",
         )
     )

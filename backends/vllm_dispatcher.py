@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import deque
 from itertools import islice
 from typing import Any
 
@@ -54,7 +55,7 @@ from tanren_dsl.kernels.line_order import (
 LINE_POLICY = ""
 LINE_KNOBS: tuple[tuple[str, float, float], ...] = ()
 LINE_READS: frozenset[str] = frozenset()
-GUARD = REFRESHES = True
+GUARD = REFRESHES = EVERY_STEP = True
 LINE_WIDTH = 11
 ORDER_KEYS = PREEMPT_KEYS = 1
 DECISION_WIDTH = 12
@@ -68,6 +69,7 @@ _SLOW_MEMORY = 500
 # ======== runtime ========
 
 _GUARD_SEED_US = 1e6
+_LENGTH = deque.__len__
 
 
 def make_dispatching_class(base: Any) -> Any:
@@ -159,15 +161,21 @@ class Dispatcher(Requests):
             self.attained[number] += request.num_computed_tokens - self.hits[number]
         self._queue(number, self.now)
 
+    def has_work(self) -> bool:
+        """Whether there is anything to put in order or to measure."""
+        self.frozen = False
+        scheduler = self.scheduler
+        return (
+            EVERY_STEP or _LENGTH(scheduler.waiting) > 0 or (PREEMPT_KEYS > 0 and len(scheduler.running) > 1)
+        )
+
     def step_begins(self) -> None:
         """Put the waiting requests into order, and the running ones if the policy says who is pushed out."""
-        self.frozen = False
         scheduler = self.scheduler
         waiting, running = scheduler.waiting, scheduler.running
         self.ran = len(running)
-        if scheduler.finished_req_ids:
-            self._forget(scheduler.finished_req_ids)
-        if "service_rate" in LINE_READS:
+        self._forget_over()
+        if EVERY_STEP:
             self._measure_rate()
         if waiting or (PREEMPT_KEYS and self.ran > 1):
             began = time.perf_counter()

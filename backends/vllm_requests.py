@@ -186,8 +186,13 @@ class Requests:
         if UNCACHED_TOKENS >= 0:
             row[UNCACHED_TOKENS] = request.num_tokens - tokens
 
-    def _forget(self, names: Any) -> None:
-        for name in names:
+    def _forget_over(self) -> None:
+        """Let go of the requests that are over; while nobody waits, steps pass in which nobody looks."""
+        over: Any = self.scheduler.finished_req_ids
+        known = self.scheduler.requests
+        if len(self.number) > len(known) + len(over):
+            over = [name for name in self.number if name not in known]
+        for name in over:
             number = self.number.pop(name, None)
             if number is not None:
                 self.requests[number] = self.hashes[number] = None

@@ -206,19 +206,24 @@ def make_scheduler_class(base: Any) -> Any:
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
             evictor, dispatcher = self.tanren, self.tanren_line
-            for part in (evictor, dispatcher) if SCHEDULES else (evictor,):
-                if part is not None and part.on:
-                    try:
-                        part.step_begins()
-                    except Exception as error:
-                        part.failed(error)
+            if evictor is not None and evictor.on:
+                try:
+                    evictor.step_begins()
+                except Exception as error:
+                    evictor.failed(error)
+            orders = SCHEDULES and dispatcher is not None and dispatcher.on and dispatcher.has_work()
+            if orders:
+                try:
+                    dispatcher.step_begins()
+                except Exception as error:
+                    dispatcher.failed(error)
             output = super().schedule(*args, **kwargs)
             if (AS_OF_STEP or USES_MATTER) and evictor is not None and evictor.on:
                 try:
                     evictor.step_ends(output)
                 except Exception as error:
                     evictor.failed(error)
-            if SCHEDULES and dispatcher is not None and dispatcher.on:
+            if orders and dispatcher.on:
                 try:
                     dispatcher.step_ends(output)
                 except Exception as error:

@@ -11,6 +11,7 @@ import pytest
 from tanren_dsl.backends.vllm import emit
 from tanren_dsl.check import loads
 from tanren_dsl.conform.harness import DRIVER
+from tanren_dsl.signals import Kind
 from tests.conform.environments import cache_of, engine_python
 
 SCRIPT = """
@@ -31,10 +32,10 @@ SPEC = {"block_size": 16, "max_model_len": 512, "usable_blocks": 60, "max_num_se
 
 def served(module):
     scheduler, hasher = engine_driver.make_scheduler(SPEC, module)
-    rng, done, evicted, added = random.Random(3), 0, [], 0
+    rng, done, happened, added = random.Random(3), 0, [], 0
     pool = scheduler.kv_cache_manager.block_pool
     taken = pool._maybe_evict_cached_block
-    pool._maybe_evict_cached_block = lambda block: taken(block) and (evicted.append(block.block_id) or True)
+    pool._maybe_evict_cached_block = lambda block: taken(block) and (happened.append(block.block_id) or True)
     while done < 120:
         while added < 120 and len(scheduler.requests) < 12:
             added += 1
@@ -43,13 +44,14 @@ def served(module):
                 pooling_params=None, arrival_time=added, block_hasher=hasher,
                 sampling_params=SamplingParams(max_tokens=rng.randrange(1, 40), ignore_eos=True)))
         batch = scheduler.schedule()
+        happened.append(list(batch.num_scheduled_tokens.items()))
         ids = list(batch.num_scheduled_tokens)
         sampled = [[] if scheduler.requests[i].is_prefill_chunk else [7] for i in ids]
         results = scheduler.update_from_output(batch, ModelRunnerOutput(
             req_ids=ids, req_id_to_index={name: i for i, name in enumerate(ids)}, sampled_token_ids=sampled,
             logprobs=None, prompt_logprobs_dict={}, pooler_output=[]))
         done += sum(item.finish_reason is not None for group in results.values() for item in group.outputs)
-    return evicted
+    return happened
 
 
 own = served(None)
@@ -57,29 +59,38 @@ for module, variables in json.loads(sys.argv[3]).items():
     os.environ.pop("TANREN_NO_NUMBA", None)
     os.environ.update(variables)
     policy = importlib.import_module(module)
-    print("RESULT" + json.dumps([module, own == served(policy), len(own), policy.status()["mode"]]))
+    same = own == served(policy)
+    status = policy.status()
+    print("RESULT" + json.dumps([module, same, len(own), status.get("schedule", status)["mode"]]))
 """
 
 BREAKS = {
-    "raises": ("if n > 4: raise ValueError('broken')", {}, "off: ValueError: broken", "is off"),
-    "divides": ("1 / (n < 4)", {"TANREN_NO_NUMBA": "1"}, "off: ZeroDivisionError", "is off"),
+    "raises": ("if n > 3: raise ValueError('broken')", {}, "off: ValueError: broken", "is off"),
+    "divides": ("1 / (n < 3)", {"TANREN_NO_NUMBA": "1"}, "off: ZeroDivisionError", "is off"),
     "gives_nan": ("keys[:] = math.nan; return", {}, "active", "not finite"),
-    "sleeps": ("time.sleep(0.05)", {"TANREN_NO_NUMBA": "1"}, "off: 3 decisions over 20 ms", "is off"),
+    "sleeps": ("time.sleep(0.05)", {"TANREN_NO_NUMBA": "1"}, "off: 3 {noun} over 20 ms", "is off"),
     "fails_to_compile": ("nothing_of_the_kind()", {}, "TypingError", "stands aside"),
 }
 """What goes wrong, the variables it needs, the status that follows, and the words of the one line."""
 
-HEAD = "def order(decision, rows, ids, n, keys, scratch):\n"
+OWN = {"evict": "order by last_use", "schedule": "order by arrival preempt by wait"}
+"""Policies that order as vLLM does, so that the few decisions before one is off change nothing."""
+HEADS = {
+    "evict": "def order(decision, rows, ids, n, keys, scratch):\n",
+    "schedule": "def rank(decision, rows, ids, n, keys, scratch):\n",
+}
+NOUNS = {"evict": "decisions", "schedule": "steps"}
 
 
 @pytest.mark.parametrize("version", ["0.19.1", "0.32.0"])
-def test_no_request_fails_and_one_line_says_so(version: str, tmp_path: Path) -> None:
-    python = engine_python(version)
+@pytest.mark.parametrize("kind", list(OWN))
+def test_no_request_fails_and_one_line_says_so(version: str, kind: Kind, tmp_path: Path) -> None:
+    python, head = engine_python(version), HEADS[kind]
     for name, (sabotage, *_) in BREAKS.items():
-        # It orders as vLLM does, so that the few decisions before the policy is off change nothing.
-        text = emit(loads(f"policy {name} : evict order by last_use"))
-        assert text.count(HEAD) == 1
-        (tmp_path / f"{name}.py").write_text(text.replace(HEAD, f"{HEAD}    {sabotage}\n"))
+        policy = loads(f"policy {name} : {kind} {OWN[kind]}")
+        text = emit(policy) if kind == "evict" else emit(None, policy)
+        assert text.count(head) == 1
+        (tmp_path / f"{name}.py").write_text(text.replace(head, f"{head}    {sabotage}\n"))
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     variables = {name: given for name, (_, given, *_) in BREAKS.items()}
@@ -92,10 +103,10 @@ def test_no_request_fails_and_one_line_says_so(version: str, tmp_path: Path) -> 
     lines = (done.stdout + done.stderr).splitlines()
     results = [json.loads(line.removeprefix("RESULT")) for line in lines if line.startswith("RESULT")]
     assert [name for name, *_ in results] == list(BREAKS)
-    for name, same, evictions, mode in results:
+    for name, same, happened, mode in results:
         assert same, name
-        assert evictions > 500
-        assert mode.startswith(BREAKS[name][2]), name
+        assert happened > 500
+        assert mode.startswith(BREAKS[name][2].format(noun=NOUNS[kind])), name
         told = [line for line in lines if f"tanren: policy {name} " in line]
-        told = [line for line in told if "decides evictions" not in line and " ends" not in line]
+        told = [line for line in told if " decides " not in line and " ends" not in line]
         assert [BREAKS[name][3] in line for line in told] == [True], told

@@ -22,7 +22,7 @@ import numpy as np
 from tanren_dsl.backends.vllm import emit
 from tanren_dsl.check import loads
 from tanren_dsl.conform.conform import Setting, prepared, tokens_of
-from tanren_dsl.conform.harness import DRIVER
+from tanren_dsl.conform.harness import DRIVER, EngineSpec
 from tanren_dsl.trace.read import read_trace
 from tests.conform.test_engine_oracle import engine_python
 from tests.speed.data import verdict
@@ -41,6 +41,8 @@ POLICIES = {
     "mixed 1%": f"{MIXED} candidates 1%",
     "mixed 10%": f"{MIXED} candidates 10%",
 }
+SLICE = 400
+"""Steps of a turn, as `dropin_arm.py` has it."""
 TOTAL, ALLOCATING, MANY_MS = 1.05, 1.3, 5.0
 
 
@@ -63,17 +65,20 @@ def _run(python: Path, blocks: int) -> dict[str, Any]:
             file = folder / f"policy_{place}.py"
             file.write_text(emit(loads(f"policy p : evict {text}")))
             arms[policy] = str(file)
-        spec = {
-            "tokens": str(folder / "tokens.npz"), "block_size": 16, "async": False, "step_us": 20_000,
-            "usable_blocks": max(blocks, longest // 16 + 2), "max_num_seqs": 128,
-            "max_num_batched_tokens": 2048, "max_model_len": longest + 1,
-        }  # fmt: skip
-        return _in_turns(python, folder, spec, arms)
+        spec = EngineSpec(
+            block_size=16, usable_blocks=max(blocks, longest // 16 + 2), max_num_seqs=128,
+            max_num_batched_tokens=2048, max_model_len=longest + 1, step_us=20_000,
+        )  # fmt: skip
+        return in_turns(python, folder, spec.as_json(folder / "tokens.npz"), arms)
 
 
-def _in_turns(
-    python: Path, folder: Path, spec: Mapping[str, Any], arms: Mapping[str, str | None]
+def in_turns(
+    python: Path, folder: Path, spec: Mapping[str, Any], arms: Mapping[str, str | None], most: int = 0
 ) -> dict[str, Any]:
+    """What each arm (its name, and the file of its policy or None) writes, after serving in turns.
+
+    To the end, or (about) so many steps of each.
+    """
     script = Path(__file__).with_name("dropin_arm.py")
     variables = {"TANREN_NO_IDENTITY": "1", "TANREN_BUDGET_MS": "1000", "PYTHONHASHSEED": "0"}
     variables["VLLM_CACHE_ROOT"] = str(python.parent.parent / ".vllm-cache")
@@ -89,8 +94,9 @@ def _in_turns(
             )  # fmt: skip
             running[name] = stack.enter_context(process)
             _turn(running[name])  # made, and one at a time: the machine is quiet when times are taken
-        live = list(running)
-        while live:
+        live, done = list(running), 0
+        while live and (most == 0 or done < most * len(running)):
+            done += SLICE * len(live)
             live = [name for name in live if _turn(running[name])]
             live = live[1:] + live[:1]  # no arm runs twice in a row, or always behind the same one
         for process in running.values():

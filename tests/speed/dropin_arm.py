@@ -36,7 +36,7 @@ class Arm(engine_driver.Run):  # type: ignore[misc, name-defined]
         super().__init__({**spec, "profile": True}, table, None)
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self.taken = 0
-        self.steps: list[tuple[float, float, int, bool]] = []
+        self.steps: list[tuple[float, float, int, bool, int]] = []
 
     def steps_of_run(self) -> Iterator[None]:
         """Serve everything; stops after each step."""
@@ -50,15 +50,18 @@ class Arm(engine_driver.Run):  # type: ignore[misc, name-defined]
                     return
                 self.now_us = max(self.now_us, arrivals[upcoming])
                 continue
+            waits = len(self.scheduler.waiting)
             free = self.pool.free_block_queue.num_free_blocks
             before = self.counts.schedule_s, self.counts.update_s
             batch = self._schedule()
             gone = free - self.pool.free_block_queue.num_free_blocks
             self.taken += max(0, gone)
-            self.now_us += int(self.spec["step_us"])
-            self._update(*batch)
+            *output, takes_us = batch
+            self.now_us += takes_us
+            self._update(*output)
             spent = self.counts.schedule_s - before[0], self.counts.update_s - before[1]
-            self.steps.append((*spent, gone, self.taken > self.spec["usable_blocks"]))
+            full = self.taken > self.spec["usable_blocks"]
+            self.steps.append((*spent, gone, full, waits))
             yield
 
     def seconds_of_many(self) -> float:
