@@ -21,8 +21,8 @@ NO_EVICT = """\
 EVICTS = False
 POLICY = POLICY_SHA256 = SHAPE = ""
 KNOBS = ()
-HEAP = AS_OF_STEP = USES_MATTER = False
-Evictor = None"""
+HEAP = False
+Evictor = make_evicting_class = None"""
 """Constants of a file without an evict policy."""
 
 NO_SCHEDULE = """\

@@ -23,6 +23,7 @@ from tanren_dsl.backends.vllm_runtime import (
     in_one_line,
     knob_values,
     number_of,
+    say_farewell,
     seconds_allowed,
 )
 from tanren_dsl.kernels.decision import (
@@ -76,9 +77,28 @@ def make_dispatching_class(base: Any) -> Any:
     """The scheduler of vLLM, which tells the schedule policy who comes and who is pushed out."""
 
     class DispatchingScheduler(base):  # type: ignore[misc]
-        """Watches two methods; what they do is vLLM's own."""
+        """vLLM's scheduler; what its methods do is its own."""
 
         tanren_line: Any = None
+
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            dispatcher = self.tanren_line
+            if dispatcher is None or not dispatcher.on:
+                return super().schedule(*args, **kwargs)
+            dispatcher.frozen = False
+            if not (EVERY_STEP or _LENGTH(self.waiting) or (PREEMPT_KEYS and len(self.running) > 1)):
+                return super().schedule(*args, **kwargs)
+            try:
+                dispatcher.step_begins()
+            except Exception as error:
+                dispatcher.failed(error)
+            output = super().schedule(*args, **kwargs)
+            if dispatcher.on:
+                try:
+                    dispatcher.step_ends(output)
+                except Exception as error:
+                    dispatcher.failed(error)
+            return output
 
         def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
             answer = super().add_request(request, *args, **kwargs)
@@ -98,6 +118,11 @@ def make_dispatching_class(base: Any) -> Any:
                 except Exception as error:
                     dispatcher.failed(error)
             return super()._preempt_request(request, *args, **kwargs)
+
+        def shutdown(self, *args: Any, **kwargs: Any) -> Any:
+            if self.tanren_line is not None:
+                say_farewell(self.tanren_line)
+            return super().shutdown(*args, **kwargs)
 
     return DispatchingScheduler
 
@@ -160,14 +185,6 @@ class Dispatcher(Requests):
         if known and ATTAINED_TOKENS >= 0:
             self.attained[number] += request.num_computed_tokens - self.hits[number]
         self._queue(number, self.now)
-
-    def has_work(self) -> bool:
-        """Whether there is anything to put in order or to measure."""
-        self.frozen = False
-        scheduler = self.scheduler
-        return (
-            EVERY_STEP or _LENGTH(scheduler.waiting) > 0 or (PREEMPT_KEYS > 0 and len(scheduler.running) > 1)
-        )
 
     def step_begins(self) -> None:
         """Put the waiting requests into order, and the running ones if the policy says who is pushed out."""

@@ -8,7 +8,52 @@ from __future__ import annotations
 
 from typing import Any
 
+from tanren_dsl.backends.vllm_runtime import say_farewell
+
+AS_OF_STEP = USES_MATTER = True
+
 # ======== runtime ========
+
+
+def make_evicting_class(base: Any) -> Any:
+    """The scheduler of vLLM with the two moments marked at which time is frozen."""
+
+    class TanrenScheduler(base):  # type: ignore[misc]
+        """vLLM's scheduler; freezes the moment at the top of a step, nothing else."""
+
+        tanren: Any = None
+
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            evictor = self.tanren
+            if evictor is None or not evictor.on:
+                return super().schedule(*args, **kwargs)
+            try:
+                evictor.step_begins()
+            except Exception as error:
+                evictor.failed(error)
+            output = super().schedule(*args, **kwargs)
+            if AS_OF_STEP or USES_MATTER:
+                try:
+                    evictor.step_ends(output)
+                except Exception as error:
+                    evictor.failed(error)
+            return output
+
+        def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+            evictor = self.tanren
+            if evictor is not None and evictor.on:
+                try:
+                    evictor.freeze_now()
+                except Exception as error:
+                    evictor.failed(error)
+            return super().update_from_output(*args, **kwargs)
+
+        def shutdown(self, *args: Any, **kwargs: Any) -> Any:
+            if self.tanren is not None:
+                say_farewell(self.tanren)
+            return super().shutdown(*args, **kwargs)
+
+    return TanrenScheduler
 
 
 def told_before(evictor: Any, owner: Any, name: str, tell: Any) -> tuple[Any, str, Any, Any]:

@@ -25,10 +25,11 @@ KNOBS: Knobs = ()
 LINE_KNOBS: Knobs = ()
 MADE_BY = ""
 HAVE_NUMBA = EVICTS = SCHEDULES = True
-HEAP = AS_OF_STEP = USES_MATTER = False
+HEAP = False
 PREEMPT_KEYS = 0
 Evictor: Any = None
 Dispatcher: Any = None
+make_evicting_class: Any = None
 make_dispatching_class: Any = None
 
 # ======== runtime ========
@@ -194,55 +195,7 @@ def _reason_to_pass_through() -> str | None:
 
 
 def make_scheduler_class(base: Any) -> Any:
-    """The scheduler of vLLM with the moments marked at which time is frozen and requests are put in order."""
+    """The scheduler of vLLM, which tells the policies what they need to know."""
     if SCHEDULES:
         base = make_dispatching_class(base)
-
-    class TanrenScheduler(base):  # type: ignore[misc]
-        """vLLM's scheduler, which tells the policies when a step begins and ends."""
-
-        tanren: Any = None
-        tanren_line: Any = None
-
-        def schedule(self, *args: Any, **kwargs: Any) -> Any:
-            evictor, dispatcher = self.tanren, self.tanren_line
-            if evictor is not None and evictor.on:
-                try:
-                    evictor.step_begins()
-                except Exception as error:
-                    evictor.failed(error)
-            orders = SCHEDULES and dispatcher is not None and dispatcher.on and dispatcher.has_work()
-            if orders:
-                try:
-                    dispatcher.step_begins()
-                except Exception as error:
-                    dispatcher.failed(error)
-            output = super().schedule(*args, **kwargs)
-            if (AS_OF_STEP or USES_MATTER) and evictor is not None and evictor.on:
-                try:
-                    evictor.step_ends(output)
-                except Exception as error:
-                    evictor.failed(error)
-            if orders and dispatcher.on:
-                try:
-                    dispatcher.step_ends(output)
-                except Exception as error:
-                    dispatcher.failed(error)
-            return output
-
-        def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
-            evictor = self.tanren
-            if evictor is not None and evictor.on:
-                try:
-                    evictor.freeze_now()
-                except Exception as error:
-                    evictor.failed(error)
-            return super().update_from_output(*args, **kwargs)
-
-        def shutdown(self, *args: Any, **kwargs: Any) -> Any:
-            for part in (self.tanren, self.tanren_line):
-                if part is not None:
-                    say_farewell(part)
-            return super().shutdown(*args, **kwargs)
-
-    return TanrenScheduler
+    return make_evicting_class(base) if EVICTS else base

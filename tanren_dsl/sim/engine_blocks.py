@@ -46,6 +46,14 @@ def count_need(engine, pool, limits, r, tokens, hits):
     return need if need + resting <= pool.ends[2] else -1
 
 
+@inlined
+def has_slots(engine, limits, r, tokens):
+    """Whether its blocks hold so many tokens and none of them becomes full: there is nothing to do."""
+    size = limits.block_size
+    fills = limits.caching != 0 and tokens >= (engine.cached[r] + 1) * size
+    return tokens <= engine.held[r] * size and not fills
+
+
 @jit
 def cache_upto(engine, pool, rule, limits, r, tokens):
     """Full blocks below `tokens` get their hash."""

@@ -22,7 +22,7 @@ from tanren_dsl.kernels.decision import (
     moving_mean,
 )
 from tanren_dsl.kernels.jit import inlined, jit
-from tanren_dsl.sim.engine_blocks import allocate, cache_upto, count_hits, count_need, release
+from tanren_dsl.sim.engine_blocks import allocate, cache_upto, count_hits, count_need, has_slots, release
 from tanren_dsl.sim.engine_state import (
     ABORTED,
     ABORTS,
@@ -165,7 +165,7 @@ def close_batch(engine, limits, slot, size):
     engine.state[TOKENS] += work[0]
 
 
-@jit
+@inlined
 def schedule(engine, pool, rule, line, limits, slot):
     """One `schedule()`: fills batch `slot`."""
     state = engine.state
@@ -193,7 +193,10 @@ def schedule(engine, pool, rule, line, limits, slot):
             index += 1
             continue
         alone = False
-        while not allocate(engine, pool, rule, limits, r, engine.computed[r], new, 0):
+        while not (
+            has_slots(engine, limits, r, engine.computed[r] + new)
+            or allocate(engine, pool, rule, limits, r, engine.computed[r], new, 0)
+        ):
             preempted = True
             at = next_victim(engine, line)
             victim = preempt(engine, pool, rule, line, limits, at)
@@ -283,7 +286,7 @@ def abort(engine, pool, rule, limits, r):
     note(engine, ABORTED, engine.state[STEP], r, 0)
 
 
-@jit
+@inlined
 def update(engine, pool, rule, limits, slot):
     """One `update_from_output()`: the tokens of batch `slot` arrive."""
     state = engine.state
@@ -297,7 +300,8 @@ def update(engine, pool, rule, limits, slot):
             engine.first_token[r] = state[TIME]
         if limits.depth > 1:
             engine.placeholders[r] -= 1
-            if engine.phase[r] == RUNS_NOW:
+            filled = engine.computed[r] - engine.placeholders[r] >= (engine.cached[r] + 1) * limits.block_size
+            if filled and engine.phase[r] == RUNS_NOW:
                 cache_upto(engine, pool, rule, limits, r, engine.computed[r] - engine.placeholders[r])
         if engine.known[r] == engine.prompt[r] + engine.output[r]:
             release(engine, pool, rule, limits, r)

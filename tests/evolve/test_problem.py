@@ -56,7 +56,7 @@ def test_a_mis_encoded_problem_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_the_packaged_problems_are_valid() -> None:
-    for path in sorted(CONFIGS.glob("*.toml")):
+    for path in sorted(set(CONFIGS.glob("*.toml")) - {CONFIGS / "score.toml"}):  # that one is no problem
         assert load_problem(path).name == path.stem
 
 

@@ -784,35 +784,34 @@ def _reason_to_pass_through() -> str | None:
 
 
 def make_scheduler_class(base: Any) -> Any:
-    """The scheduler of vLLM with the moments marked at which time is frozen and requests are put in order."""
+    """The scheduler of vLLM, which tells the policies what they need to know."""
     if SCHEDULES:
         base = make_dispatching_class(base)
+    return make_evicting_class(base) if EVICTS else base
+
+
+def make_evicting_class(base: Any) -> Any:
+    """The scheduler of vLLM with the two moments marked at which time is frozen."""
 
     class TanrenScheduler(base):  # type: ignore[misc]
-        """vLLM's scheduler, which tells the policies when a step begins and ends."""
+        """vLLM's scheduler; freezes the moment at the top of a step, nothing else."""
 
         tanren: Any = None
-        tanren_line: Any = None
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
-            evictor, dispatcher = self.tanren, self.tanren_line
-            for part in (evictor, dispatcher) if SCHEDULES else (evictor,):
-                if part is not None and part.on:
-                    try:
-                        part.step_begins()
-                    except Exception as error:
-                        part.failed(error)
+            evictor = self.tanren
+            if evictor is None or not evictor.on:
+                return super().schedule(*args, **kwargs)
+            try:
+                evictor.step_begins()
+            except Exception as error:
+                evictor.failed(error)
             output = super().schedule(*args, **kwargs)
-            if (AS_OF_STEP or USES_MATTER) and evictor is not None and evictor.on:
+            if AS_OF_STEP or USES_MATTER:
                 try:
                     evictor.step_ends(output)
                 except Exception as error:
                     evictor.failed(error)
-            if SCHEDULES and dispatcher is not None and dispatcher.on:
-                try:
-                    dispatcher.step_ends(output)
-                except Exception as error:
-                    dispatcher.failed(error)
             return output
 
         def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
@@ -825,9 +824,8 @@ def make_scheduler_class(base: Any) -> Any:
             return super().update_from_output(*args, **kwargs)
 
         def shutdown(self, *args: Any, **kwargs: Any) -> Any:
-            for part in (self.tanren, self.tanren_line):
-                if part is not None:
-                    say_farewell(part)
+            if self.tanren is not None:
+                say_farewell(self.tanren)
             return super().shutdown(*args, **kwargs)
 
     return TanrenScheduler
