@@ -37,7 +37,7 @@ from tanren_dsl.backends.vllm_constants import (
     schedule_constants,
 )
 from tanren_dsl.errors import TanrenError, UnsupportedError
-from tanren_dsl.ir import Policy
+from tanren_dsl.ir import Ordering, Policy
 from tanren_dsl.kernels import block_rows, decision, free_ring, line_order, static_heap
 from tanren_dsl.kernels.abi import DECISION_WIDTH
 from tanren_dsl.passes.provides import require_signals
@@ -72,10 +72,11 @@ def emit(evict: Policy | None = None, schedule: Policy | None = None, *, guard: 
     for policy, kind in ((evict, "evict"), (schedule, "schedule")):
         if policy is not None:
             if policy.kind != kind:
-                raise UnsupportedError(f"{policy.name}: expected an {kind} policy, found a {policy.kind} one")
+                found = "an evict policy" if policy.kind == "evict" else "a schedule policy"
+                raise UnsupportedError(f"{policy.name}: {found} stands where the {kind} policy belongs")
             require_signals(policy, VLLM, "the vllm target")
     halves = None if evict is None else split(evict, evict.order)
-    orderings = () if halves is None else (halves.settled, halves.moving)
+    orderings: tuple[Ordering, ...] = () if halves is None else (halves.settled, halves.moving)
     if schedule is not None:
         orderings += (schedule.order,) if schedule.preempt is None else (schedule.order, schedule.preempt)
     parts = [

@@ -53,7 +53,7 @@ def status() -> dict[str, Any]:
 
     The evict policy's own; under `schedule` the schedule policy's, if there is one.
     """
-    out = _told(_STATUS) if EVICTS else {"mode": "no evict policy"}
+    out: dict[str, Any] = _told(_STATUS) if EVICTS else {"mode": "no evict policy"}
     if SCHEDULES:
         out["schedule"] = _told(_LINE_STATUS)
     return out

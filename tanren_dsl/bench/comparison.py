@@ -116,7 +116,7 @@ def comparison(wish: Wish, policies: Sequence[Policy | None], trace: RequestTabl
     """
     wish = resolved(wish, trace.block_tokens)
     arms = named_arms(policies)
-    files = {arm.name: emit(arm.policy) for arm in arms if arm.policy is not None}
+    files = {arm.name: _file_of(arm.policy) for arm in arms if arm.policy is not None}
     if wish.urls:
         check_urls(wish.urls, len(arms))
     serving = serving_of(wish, out / "model")
@@ -143,6 +143,10 @@ def comparison(wish: Wish, policies: Sequence[Policy | None], trace: RequestTabl
         limit_s=QUICK_S if wish.quick else None,
     )
     return Comparison(plan, serving, Store(out), _settings(plan, serving, table, files), files)
+
+
+def _file_of(policy: Policy) -> str:
+    return emit(policy) if policy.kind == "evict" else emit(None, policy)
 
 
 def named_arms(policies: Sequence[Policy | None]) -> list[Arm]:
@@ -214,7 +218,7 @@ def _hash(data: bytes) -> str:
 
 
 def check_arms(policies: Sequence[Policy | None]) -> None:
-    """Refuse a comparison of the default with nothing, and policies that do not evict.
+    """Refuse a comparison of the default with nothing.
 
     Raises:
         TanrenError: so it is.
@@ -223,6 +227,3 @@ def check_arms(policies: Sequence[Policy | None]) -> None:
         raise TanrenError(
             "expected something to compare the default with", hint="--policy FILE, or --aa for its noise"
         )
-    for policy in policies:
-        if policy is not None and policy.kind != "evict":
-            raise TanrenError(f"bench compares evict policies; {policy.name} is a {policy.kind} policy")

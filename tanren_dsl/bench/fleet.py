@@ -16,7 +16,10 @@ from tanren_dsl.bench.server import Server, ServeSpec, connect, serve
 from tanren_dsl.bench.store import Report, Store
 from tanren_dsl.errors import TanrenError
 
-_COUNT = {name: re.compile(rf"\b{name} (\d+)") for name in ("faults", "decisions")}
+_COUNT = {
+    "faults": re.compile(r"\bfaults (\d+)"),
+    "decisions": re.compile(r"\b(?:decisions|orderings) (\d+)"),  # of an evict and of a schedule policy
+}
 
 
 class Fleet(Protocol):

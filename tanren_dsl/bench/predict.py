@@ -15,6 +15,7 @@ from tanren_dsl.ir import Policy
 from tanren_dsl.kernels.abi import CompileOrdering
 from tanren_dsl.sim.engine import MODE, EngineLimits, EngineRun
 from tanren_dsl.sim.rule import stock, victims_of
+from tanren_dsl.sim.service import first_come, service_of
 from tanren_dsl.trace.blocks import engine_blocks
 from tanren_dsl.trace.table import Ints, RequestTable
 
@@ -45,7 +46,7 @@ def predict_hits(
     """Tokens of the prompts that are found in the cache.
 
     Args:
-        policy: an evict policy, or None for the engine's own order.
+        policy: an evict or a schedule policy, or None for the engine's own orders.
         table: the requests as they are sent.
         engine: sizes.
         usable_blocks: of the cache.
@@ -65,8 +66,13 @@ def predict_hits(
         step_us=step_us or _SERIAL_STEP_US,
         asynchronous=engine.asynchronous,
     )
-    victims = stock() if policy is None else victims_of(policy, compile_ordering, usable_blocks, MODE)
-    run = EngineRun(engine_blocks(table, engine.block_size), arrival_us, limits, victims, engine.profile)
+    victims, service = stock(), first_come()
+    if policy is not None and policy.kind == "evict":
+        victims = victims_of(policy, compile_ordering, usable_blocks, MODE)
+    elif policy is not None:
+        service = service_of(policy, compile_ordering)
+    blocks = engine_blocks(table, engine.block_size)
+    run = EngineRun(blocks, arrival_us, limits, victims, engine.profile, service=service)
     run.run(keep_events=False)
     return run.result().hit_tokens
 

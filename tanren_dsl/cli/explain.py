@@ -8,6 +8,7 @@ import click
 
 from tanren_dsl.cli.options import Loaded, json_option, knob_option, load_policy
 from tanren_dsl.cli.output import print_json
+from tanren_dsl.signals import GUARD_TIMES
 
 if TYPE_CHECKING:
     from tanren_dsl.ir import Policy
@@ -106,11 +107,17 @@ def _analysis(policy: Policy) -> dict[str, str] | None:
         served = "by the engine's own queue: nothing is computed"
     elif found.shape == "static" and policy.percent is None:
         served = "by a heap, O(log n) a block"
+    elif found.shape == "static":
+        served = "by scoring the considered blocks, in an emitted file by a heap that follows them"
     else:
         served = "by scoring the considered blocks, once for each ranking, O(considered)"
     return {"shape": found.shape, "reason": found.reason, "served": served}
 
 
+_SERVICE = (
+    "Ordered once a step: all waiting requests, O(n log n); and all running ones where there is `preempt by`",
+    f"  the starvation guard serves first what waits {GUARD_TIMES} times the mean wait (--no-guard: it does not)",
+)
 _NOUN = {"evict": ("blocks", "evicted"), "schedule": ("requests", "served")}
 
 
@@ -127,6 +134,8 @@ def _text(facts: dict[str, Any]) -> list[str]:
     if facts["preempt_by"]:
         lines += ["", "Preempted when memory runs out: the lowest of the running requests first"]
         lines += [f"  {place}. {key}" for place, key in enumerate(facts["preempt_by"], 1)]
+    if facts["kind"] == "schedule":
+        lines += ["", *_SERVICE]
     lines += [*_considered_lines(facts["considered"], facts["analysis"]), *_signal_lines(facts)]
     if facts["knobs"]:
         lines += ["", "Knobs (the operator's, set with --knob NAME=VALUE)"]

@@ -96,7 +96,7 @@ class Served:
         """[R] seconds a token after the first; nan where there is one token only."""
         after = self.output_tokens - 1
         times = (self.end_us - self.first_token_us) / 1e6
-        return np.divide(times, after, out=np.full(len(times), np.nan), where=after > 0)
+        return np.asarray(np.divide(times, after, out=np.full(len(times), np.nan), where=after > 0))
 
 
 def serve(

@@ -22,7 +22,6 @@ from tanren_dsl.bench.search import search_knee
 from tanren_dsl.bench.store import Store
 from tanren_dsl.bench.wish import Wish
 from tanren_dsl.check import loads
-from tanren_dsl.cli.options import examples
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.trace.read import read_trace
 from tests.bench.fake import FakeServer, running
@@ -171,9 +170,6 @@ def test_wrong_wishes_are_refused_in_one_message(run: Run, pair: tuple[FakeServe
     refused(
         run("bench", "--aa", *urls(pair), "--max-model-len", "99"),
         "longer than the server's max_model_len 99",
-    )
-    refused(
-        run("bench", "--policy", str(examples()["sjf"]), *urls(pair)), "bench compares evict policies; sjf"
     )
     refused(
         run("bench", "--aa", "--url", "http://127.0.0.1:9", "--url", "http://127.0.0.1:9"), "does not answer"

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,6 +149,32 @@ def test_a_broken_policy_fails_no_request_and_says_so_once_each(spec: ServeSpec,
     assert "decides evictions" in started
     assert ["not finite" in line for line in told] == [True, False]
     assert "is off, vLLM's own order holds: 3 decisions over 20 ms" in told[1]
+
+
+def test_a_schedule_policy_decides_who_is_next(spec: ServeSpec, tmp_path: Path) -> None:
+    """One request runs at a time; while it does, a long prompt comes, and a short one behind it."""
+    policy = tmp_path / "short_first.py"
+    policy.write_text(emit(None, loads("policy short_first : schedule order by prompt_tokens, arrival")))
+    ended: dict[str, float] = {}
+
+    def complete(name: str, tokens: list[int], outputs: int) -> None:
+        body = {"model": server.model, "prompt": tokens, "max_tokens": outputs, "ignore_eos": True}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=120).json()
+        assert answer["usage"]["completion_tokens"] == outputs
+        ended[name] = time.monotonic()
+
+    with serve(replace(spec, policy_file=policy, max_num_seqs=1), tmp_path / "log") as server:
+        with ThreadPoolExecutor(3) as pool:
+            running = [pool.submit(complete, "first", prompt(0)[:40], 900)]
+            time.sleep(0.5)
+            running.append(pool.submit(complete, "long", prompt(1), 8))
+            time.sleep(0.3)
+            running.append(pool.submit(complete, "short", prompt(2)[:40], 8))
+            for one in running:
+                one.result()
+        assert sorted(ended, key=lambda name: ended[name]) == ["first", "short", "long"]
+        (line,) = server.policy_lines()
+    assert "decides scheduling: who is admitted" in line
 
 
 def test_an_environment_serves_if_its_torch_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,8 +50,7 @@ def test_compile_json_echoes_what_was_written(run: Run) -> None:
     [
         (["lru"], "sglang", "p.py", "target sglang is not supported yet"),
         (["lru"], "lmcache", "p.py", "target lmcache is not supported yet"),
-        (["sjf"], "vllm", "p.py", "target vllm does not support schedule policies yet: sjf"),
-        (["lru", "sjf"], "vllm", "p.py", "target vllm does not support schedule policies yet: sjf"),
+        (["fcfs", "sjf"], "vllm", "p.py", "expected at most one schedule policy, found 2"),
         (["lru", "lfu"], "vllm", "p.py", "at most one evict policy, found 2"),
         (["lru", "lfu"], "python", "p.py", "one policy a file, found 2"),
         (["lru"], "vllm", "my-policy.py", "is no module name"),
@@ -74,7 +73,7 @@ def test_compile_refuses_by_name_and_writes_nothing(
 
 def test_compile_leaves_an_older_file_when_it_fails(run: Run, tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text("old")
-    assert run("compile", "sjf", "--target", "vllm", "-o", "p.py").exit_code == 1
+    assert run("compile", "sjf", "fcfs", "--target", "vllm", "-o", "p.py").exit_code == 1
     assert (tmp_path / "p.py").read_text() == "old"
 
 
@@ -95,6 +94,20 @@ def test_compile_writes_to_a_pipe_and_leaves_it(run: Run, tmp_path: Path) -> Non
     assert [one.name for one in tmp_path.iterdir()] == ["pipe"]
 
 
+def test_compile_puts_both_kinds_into_one_file_and_leaves_the_guard_out(run: Run, tmp_path: Path) -> None:
+    assert run("compile", "slru", "sjf", "--target", "vllm", "-o", "p.py", "--no-guard").exit_code == 0
+    text = (tmp_path / "p.py").read_text()
+    assert "eviction policy `slru` and the scheduling policy `sjf`" in text
+    assert "\nGUARD = False\n" in text
+    assert run("compile", "sjf", "--target", "vllm", "-o", "p.py").exit_code == 0
+    text = (tmp_path / "p.py").read_text()
+    assert "\nGUARD = True\n" in text
+    assert "EVICTS = False" in text
+    assert "class Evictor" not in text
+    wrong = run("compile", "lru", "--target", "vllm", "-o", "p.py", "--no-guard")
+    assert (wrong.exit_code, "for schedule policies" in wrong.stderr) == (2, True)
+
+
 def test_the_line_to_paste_is_quoted(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a b").mkdir()
     result = run("compile", "lru", "--target", "vllm", "-o", "a b/p.py")
@@ -113,9 +126,11 @@ def test_conform_without_an_environment_says_how_to_make_one(
 
 def test_conform_refuses_by_name(run: Run) -> None:
     refused(run("conform", "--engine", "vllm-9"), "unknown engine 'vllm-9'")
-    lru, lfu, sjf = (str(examples()[name]) for name in ("lru", "lfu", "sjf"))
-    refused(run("conform", sjf, "--engine", "vllm-0.19"), "does not support schedule policies yet: sjf")
-    refused(run("conform", lru, lfu, sjf, "--engine", "vllm-0.19"), "does not support schedule policies yet")
+    twice = [str(examples()[name]) for name in ("lru", "lfu", "sjf")]
+    refused(
+        run("conform", *twice, "--together", "--engine", "vllm-0.19"), "at most one evict policy, found 2"
+    )
+    refused(run("conform", "--engine", "vllm-0.19", "--profile", "none"), "no latency profile 'none'")
 
 
 @pytest.mark.parametrize(
@@ -126,6 +141,10 @@ def test_conform_refuses_by_name(run: Run) -> None:
         (("--policies", "drawn:3"), "expected random:N"),
         (("--capacity", "9", "--capacity", "8", "--log", "x"), "--log is for one run"),
         (("--engine", "vllm-0.32", "--python", "python"), "--python names one interpreter"),
+        (("lru", "--together"), "--together takes one evict and one schedule policy"),
+        (("lru", "--no-cache"), "leaves an evict policy nothing to decide"),
+        (("sjf", "--scheduling", "priority"), "exclude each other"),
+        (("--load", "0"), "--load"),
     ],
 )
 def test_conform_knows_wrong_usage(run: Run, arguments: tuple[str, ...], words: str) -> None:
@@ -179,7 +198,7 @@ def test_conform_finds_no_difference(run: Run, tmp_path: Path) -> None:
 def test_a_difference_is_printed_and_exits_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def differ(*_: object, **__: object) -> list[Conformance]:
         setting = Setting("vllm-0.19", 90)
-        return [Conformance("stock", setting, "0.19.1", 4, 9, 2, 0, 0, 64, 0, 0, 3, "here", [])]
+        return [Conformance("stock", setting, "0.19.1", 4, 9, 2, 0, 0, 64, 0, 0, 0, 0, 0, 3, "here", [])]
 
     monkeypatch.setattr("tanren_dsl.conform.vllm_env.check_env", lambda *_: "0.19.1")
     monkeypatch.setattr("tanren_dsl.cli.conform_runs.run_all", differ)
