@@ -25,7 +25,7 @@ def trace() -> None:
 def show(trace_name: str, block_tokens: int | None, skip_bad: bool, as_json: bool) -> None:
     """Print the statistics of a trace; what the reader assumed goes to standard error.
 
-    TRACE is a file (Mooncake JSONL), or chat, chat:SEED or chat:SEED:REQUESTS for the generator.
+    TRACE is a file (Mooncake JSONL or Azure CSV), or chat, chat:SEED or chat:SEED:REQUESTS for the generator.
 
     \b
     Example:
