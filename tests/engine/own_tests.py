@@ -14,7 +14,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tanren_dsl.backends.vllm import emit
@@ -33,8 +33,15 @@ let kind = depth / chain + (1 if generated else 0) + capacity / block_size
 let pace = service_rate * age / token_budget + lifetime / mean_gap
 order by last_use if load + past + kind + pace >= -1 else created
 candidates all""",
+    "served": """policy served : schedule
+let load = (waiting + running) / max_running + kv_free + hit_rate + oldest_wait / (oldest_wait + wait)
+let past = (cached_tokens + computed_tokens + output_tokens + attained_tokens) / max_tokens + preemptions
+let pace = service_rate * wait / token_budget + uncached_tokens / block_size + (1 if resumed else 0)
+let own = load + past + pace + capacity / block_size + abs(user_priority) >= -1
+order by 0 if own else prompt_tokens, 0 if own else now - arrival
+preempt by 0 if own else prompt_tokens""",
 }
-"""Both order as vLLM does; the second makes the file keep everything that it can keep."""
+"""All order as vLLM does; the second and third make the file keep everything that it can keep."""
 
 PLAIN_PYTHON = {"TANREN_NO_NUMBA": "1"}
 """The quick selection runs the second policy so, as the file can: compiling takes longer than the tests."""
@@ -45,6 +52,8 @@ QUICK = (
     "test_single_type_kv_cache_manager",
     "test_kv_cache_metrics",
 )
+QUICK_SERVED = ("test_scheduler", "test_async_scheduler")
+"""What the quick selection runs for the schedule policy: files that make schedulers."""
 HUB = ("test_scheduler_e2e", "test_reset_prefix_cache_e2e", "test_priority_scheduler_random")
 """Files of which nothing runs without weights, or a multimodal model, from the hub."""
 
@@ -56,7 +65,7 @@ def select(folder: Path, files: str) -> list[str]:
     """Test files below `tests/v1/core`: `quick`, `core` (all that can run) or `all`."""
     there = sorted((folder / CORE).rglob("test_*.py"))
     chosen = {
-        "quick": [path for path in there if path.stem in QUICK],
+        "quick": [path for path in there if path.stem in QUICK + QUICK_SERVED],
         "core": [path for path in there if path.stem not in HUB],
         "all": there,
     }
@@ -88,7 +97,8 @@ def table(runs: Sequence[Ran]) -> str:
     columns = [_by_file(ran) for ran in runs]
     head = f"{'file':<52}" + "".join(f"{ran.name:>22}" for ran in runs)
     rows = [
-        f"{file.removeprefix(CORE + '/'):<52}" + "".join(f"{_cell(column[file]):>22}" for column in columns)
+        f"{file.removeprefix(CORE + '/'):<52}"
+        + "".join(f"{_cell(column.get(file)):>22}" for column in columns)
         for file in columns[0]
     ]
     return "\n".join([head, *rows])
@@ -120,15 +130,31 @@ def run_all(python: Path, files: str, jobs: int, only: str = "") -> tuple[list[R
     for test in TIMED.get(version, ()):
         chosen.append(f"--deselect={test}")
         sys.stderr.write(f"left out, for its time limit: {test}\n")
-    texts = {"plain": None, **{name: emit(loads(policy)) for name, policy in POLICIES.items()}}
-    special = {"every signal": PLAIN_PYTHON} if files == "quick" else {}
+
+    def files_of(name: str) -> list[str]:
+        if files != "quick" or name == "plain":
+            return chosen
+        stems = QUICK_SERVED if name == "served" else QUICK
+        return [file for file in chosen if file.startswith("--") or Path(file).stem in stems]
+
+    texts: dict[str, str | None] = {"plain": None}
+    for name, written in POLICIES.items():
+        policy = loads(written)
+        texts[name] = emit(policy) if policy.kind == "evict" else emit(None, policy)
+    special = dict.fromkeys(("every signal", "served"), PLAIN_PYTHON) if files == "quick" else {}
     with tempfile.TemporaryDirectory(prefix="tanren-own-tests-") as work, ThreadPoolExecutor(jobs) as pool:
         begun = [
-            pool.submit(run, folder, python, chosen, name, text, Path(work), special.get(name, {}))
+            pool.submit(run, folder, python, files_of(name), name, text, Path(work), special.get(name, {}))
             for name, text in texts.items()
         ]
         plain, *active = runs = [one.result() for one in begun]
-    wrong = [line for ran in active for line in (*differences(plain, ran), *faults(ran))]
+    wrong = []
+    for ran in active:
+        stems = {Path(file).stem for file in files_of(ran.name) if not file.startswith("--")}
+        same = {
+            test: ended for test, ended in plain.outcomes.items() if Path(test.split("::")[0]).stem in stems
+        }
+        wrong += [*differences(replace(plain, outcomes=same), ran), *faults(ran)]
     return runs, wrong
 
 
@@ -176,7 +202,9 @@ def _by_file(ran: Ran) -> dict[str, Counter[str]]:
     return files
 
 
-def _cell(counts: Counter[str]) -> str:
+def _cell(counts: Counter[str] | None) -> str:
+    if counts is None:
+        return "not run"
     rest = sum(counts.values()) - counts["passed"] - counts["failed"] - counts["error"] - counts["skipped"]
     numbers = f"{counts['passed']} / {counts['failed'] + counts['error']} / {counts['skipped']}"
     return numbers + (f" / {rest} x" if rest else "")

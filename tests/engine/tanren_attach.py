@@ -4,7 +4,7 @@ It runs inside the vLLM environment and imports nothing of this package. vLLM's 
 their schedulers and cache managers themselves, not through `--scheduler-cls`, so
 the moment after `Scheduler.__init__` stands for the file's factory: the class that
 `make_scheduler_class` makes, then `_attach`. A cache manager that a test makes alone gets a
-stand-in for its scheduler, which has just what the file reads of one. What is no manager's
+stand-in for its scheduler, which has just what an evict policy reads of one. What is no manager's
 (a bare block pool, a bare free queue) stays as it is and is counted.
 
 The counts, and every event that must not happen, go to the file that TANREN_ATTACHED names.
@@ -28,6 +28,7 @@ import tanren_policy as policy
 COUNTS: Counter[str] = Counter()
 ASIDE: Counter[str] = Counter()
 PER_FILE: dict[str, Counter[str]] = {}
+PARTS = {"tanren": policy.EVICTS, "tanren_line": policy.SCHEDULES}
 WRONG: list[str] = []
 """What must not happen: attaching failed, or the guard switched the policy off."""
 
@@ -92,9 +93,10 @@ def pytest_runtest_logstart(nodeid: str) -> None:
 def pytest_runtest_logfinish(nodeid: str) -> None:
     """Add up what the test's policies did, and let go of them."""
     here = PER_FILE.setdefault(nodeid.split("::")[0], Counter())
-    for scheduler in _live:
-        counts = scheduler.tanren.counts()
-        here.update(attached=1, **{name: counts[name] for name in ("decisions", "faults")})
+    for part in _live:
+        counts = part.counts()
+        decisions = counts.get("decisions", counts.get("orderings"))
+        here.update(attached=1, decisions=decisions, faults=counts["faults"])
     _live.clear()
 
 
@@ -124,17 +126,20 @@ def _after_init(owner: type, name: str, enter: Callable[[Any], None]) -> None:
 
 def _enter_scheduler(scheduler: Any) -> None:
     base = type(scheduler)
-    if _attached(scheduler):
+    attached = [_attached(scheduler, name) for name, there in PARTS.items() if there]  # each of them
+    if any(attached):
         if base not in _classes:
             _classes[base] = policy.make_scheduler_class(base)
         scheduler.__class__ = _classes[base]
 
 
 def _enter_manager(manager: Any) -> None:
+    if not policy.EVICTS:
+        return
     if Alone not in _classes:
         _classes[Alone] = policy.make_scheduler_class(Alone)
     stand_in = _classes[Alone](manager)
-    if _attached(stand_in):
+    if _attached(stand_in, "tanren"):
         manager.tanren_stand_in = stand_in
 
 
@@ -142,10 +147,10 @@ def _stay_plain(_: Any) -> None:
     """No manager, so no policy."""
 
 
-def _attached(scheduler: Any) -> bool:
+def _attached(scheduler: Any, name: str) -> bool:
     began = time.perf_counter()
     try:
-        reason = policy._attach(scheduler)
+        reason = policy._attach(scheduler, name)
     except Exception as error:
         WRONG.append(f"{_test}: attaching failed: {type(error).__name__}: {error}")
         return False
@@ -154,7 +159,7 @@ def _attached(scheduler: Any) -> bool:
     if reason is not None:
         ASIDE[reason] += 1
         return False
-    _live.append(scheduler)
+    _live.append(getattr(scheduler, name))
     return True
 
 
