@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from tanren_dsl.backends.numba import compile_ordering
-from tanren_dsl.check import loads
+from tanren_dsl.check import load, loads
+from tanren_dsl.cli.options import examples
 from tanren_dsl.errors import TanrenError, UnsupportedError
 from tanren_dsl.scoring.arms import BASE, ORACLE, classic_arms, oracle_arm, policy_arms
+from tanren_dsl.scoring.board import score_board
 from tanren_dsl.scoring.results import Board, Point, Row
 from tanren_dsl.scoring.runs import Runs
 from tanren_dsl.scoring.settings import Settings
@@ -164,6 +166,23 @@ def test_an_idle_server_is_left_alone_on_the_public_trace(azure: RequestTable) -
     board = board_of(settings, names, azure)
     for row in board.rows:
         assert row.idle_holds, (row.policy, row.idle)
+
+
+def test_the_published_shape_holds_on_the_public_trace(azure: RequestTable) -> None:
+    """Shortest job first shortens the mean and violates the tail; aged a little, it is safe and modest."""
+    settings = Settings(starts=(0, 5800, 7700, 13_500), repeats=1, guard=False)
+    text = "policy aged : schedule knob r : tokens/time = 3000 order by uncached_tokens - r * wait, arrival"
+    classics = classic_arms(compile_ordering, settings)
+    chosen = [load(examples()["sjf"]), loads(text)]
+    arms = policy_arms(chosen, compile_ordering, settings, classics)
+    board = score_board(Runs(azure, settings), arms, classics)
+    sjf, slow = row_of(board, "sjf").as_json(), row_of(board, "aged").as_json()
+    assert sjf["mean_gain"] > 0.1
+    assert sjf["violations"] >= 3
+    assert sjf["total"] < -10
+    assert slow["violations"] == 0
+    assert 0 < slow["mean_gain"] < sjf["mean_gain"]
+    assert slow["total"] > 0
 
 
 def test_a_moved_idle_mean_is_told() -> None:
