@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -152,29 +153,29 @@ def test_a_broken_policy_fails_no_request_and_says_so_once_each(spec: ServeSpec,
 
 
 def test_a_schedule_policy_decides_who_is_next(spec: ServeSpec, tmp_path: Path) -> None:
-    """One request runs at a time; while it does, a long prompt comes, and a short one behind it."""
+    """One request runs at a time; while it does, a long prompt comes, and a short one right behind it."""
     policy = tmp_path / "short_first.py"
     policy.write_text(emit(None, loads("policy short_first : schedule order by prompt_tokens, arrival")))
-    ended: dict[str, float] = {}
-
-    def complete(name: str, tokens: list[int], outputs: int) -> None:
-        body = {"model": server.model, "prompt": tokens, "max_tokens": outputs, "ignore_eos": True}
-        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=120).json()
-        assert answer["usage"]["completion_tokens"] == outputs
-        ended[name] = time.monotonic()
-
-    with serve(replace(spec, policy_file=policy, max_num_seqs=1), tmp_path / "log") as server:
-        with ThreadPoolExecutor(3) as pool:
-            running = [pool.submit(complete, "first", prompt(0)[:40], 900)]
-            time.sleep(0.5)
-            running.append(pool.submit(complete, "long", prompt(1), 8))
-            time.sleep(0.3)
-            running.append(pool.submit(complete, "short", prompt(2)[:40], 8))
-            for one in running:
-                one.result()
-        assert sorted(ended, key=lambda name: ended[name]) == ["first", "short", "long"]
+    patient = {**spec.environment, "TANREN_GUARD_SEED_S": "1000"}  # nobody waits too long here
+    one_by_one = replace(spec, policy_file=policy, max_num_seqs=1, environment=patient)
+    with serve(one_by_one, tmp_path / "log") as server, ThreadPoolExecutor(1) as pool:
+        first = answers(server, [prompt(0)[:40]], 900)
+        next(first)  # it runs
+        both = pool.submit(lambda: list(answers(server, [prompt(1), prompt(2)[:40]], 8)))
+        assert len(list(first)) > 800
+        assert list(dict.fromkeys(both.result())) == [1, 0]
         (line,) = server.policy_lines()
     assert "decides scheduling: who is admitted" in line
+
+
+def answers(server: Server, prompts: list[list[int]], outputs: int) -> Iterator[int]:
+    """Which of the prompts each streamed token answers."""
+    body = {"model": server.model, "prompt": prompts, "max_tokens": outputs, "ignore_eos": True}
+    url = f"{server.url}/v1/completions"
+    with httpx.stream("POST", url, json={**body, "stream": True}, timeout=120) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: {"):
+                yield json.loads(line.removeprefix("data: "))["choices"][0]["index"]
 
 
 def test_an_environment_serves_if_its_torch_fits(monkeypatch: pytest.MonkeyPatch) -> None:
