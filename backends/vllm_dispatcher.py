@@ -85,15 +85,15 @@ def make_dispatching_class(base: Any) -> Any:
             dispatcher = self.tanren_line
             if dispatcher is None or not dispatcher.on:
                 return super().schedule(*args, **kwargs)
-            dispatcher.frozen = False
-            if not (EVERY_STEP or _LENGTH(self.waiting) or (PREEMPT_KEYS and len(self.running) > 1)):
-                return super().schedule(*args, **kwargs)
+            dispatcher.frozen, works = False, False
             try:
-                dispatcher.step_begins()
+                works = EVERY_STEP or _LENGTH(self.waiting) or (PREEMPT_KEYS and len(self.running) > 1)
+                if works:
+                    dispatcher.step_begins()
             except Exception as error:
                 dispatcher.failed(error)
             output = super().schedule(*args, **kwargs)
-            if dispatcher.on:
+            if works and dispatcher.on:
                 try:
                     dispatcher.step_ends(output)
                 except Exception as error:
@@ -153,8 +153,10 @@ class Dispatcher(Requests):
         self.slow = self.spent_s = 0.0
         self.tally = np.zeros(6)
         guards = GUARD and os.environ.get("TANREN_NO_GUARD") != "1"
-        seed_us = number_of("TANREN_GUARD_SEED_S", _GUARD_SEED_US, 1e6)
-        self.mean_wait = np.array([seed_us, 1.0]) if guards else None
+        self.seed_us = number_of("TANREN_GUARD_SEED_S", _GUARD_SEED_US, 1e6)
+        if self.seed_us < 0:
+            raise ValueError("TANREN_GUARD_SEED_S is below 0")
+        self.mean_wait = np.array([self.seed_us, 1.0]) if guards else None
         self.decision = np.zeros(DECISION_WIDTH + len(LINE_KNOBS))
         self.decision[CAPACITY] = float(self.usable * self.block_size)
         self.decision[BLOCK_SIZE] = float(self.block_size)
@@ -170,19 +172,20 @@ class Dispatcher(Requests):
     # -- what the engine tells us ------------------------------------------------
 
     def joined(self, request: Any) -> None:
-        """The request was added; it is ours if it stands in the queue that we order."""
-        waiting = self.scheduler.waiting
-        if request.request_id in self.number or not waiting or waiting[-1] is not request:
-            return
-        number = self._number_of(request)
-        self._queue(number, self.arrival[number])
+        """The request was added; it is ours to order if it stands in the queue that we order."""
+        if self.scheduler.requests.get(request.request_id) is not request:
+            return  # more input for one that is there
+        self.frozen = False
+        self.freeze_now()
+        number, waiting = self._number_of(request), self.scheduler.waiting
+        if waiting and waiting[-1] is request:
+            self._queue(number, self.now)
 
     def pushed_out(self, request: Any) -> None:
         """The request is about to be pushed out, and will wait again."""
         self.freeze_now()
-        known = request.request_id in self.number
         number = self._number_of(request)
-        if known and ATTAINED_TOKENS >= 0:
+        if ATTAINED_TOKENS >= 0:
             self.attained[number] += request.num_computed_tokens - self.hits[number]
         self._queue(number, self.now)
 
@@ -229,12 +232,14 @@ class Dispatcher(Requests):
         if n > 1 or (PREEMPT_KEYS and self.ran > 1):
             self._freeze_signals(n)
         if n > 1:
-            mean_wait = -1.0 if self.mean_wait is None else self.mean_wait[0]
+            mean_wait = -1.0 if self.mean_wait is None else max(self.mean_wait[0], self.seed_us)
             fault = dispatch(
                 self.decision, self.rows, self.line, n, self.keys, self.scratch, self.places, self.spare,
                 self.since, self.overdue, self.out, self.now, mean_wait,
             )  # fmt: skip
             self._count(fault)
+            if n != len(waiting):
+                raise RuntimeError(f"{len(waiting)} requests wait, {n} are known")
             first = list(map(self.requests.__getitem__, self.out[:n].tolist()))
             waiting.clear()
             waiting.extend(first)
@@ -298,15 +303,20 @@ class Dispatcher(Requests):
             self.mark, self.tokens = self.now, 0
 
     def _admitted(self, request: Any, tokens: int) -> None:
-        number = self.number.get(request.request_id)
-        if number is None or not self.waits_now[number]:
+        number = self._number_of(request)
+        hits = request.num_computed_tokens - tokens
+        self.hits[number] = hits
+        if not self.waits_now[number]:  # it came from another queue of vLLM's
+            self._fill(number)
+            if CACHED_TOKENS >= 0:
+                self.rows[number, CACHED_TOKENS] = hits
+            if UNCACHED_TOKENS >= 0:
+                self.rows[number, UNCACHED_TOKENS] = request.num_tokens - hits
             return
         self.changes += 1
         self.waits_now[number] = 0
         self.waits -= 1
         self.hashes[number] = None
-        hits = request.num_computed_tokens - tokens
-        self.hits[number] = hits
         if self.mean_wait is not None:
             moving_mean(self.mean_wait, 0, self.now - self.since[number], WAITS)
             self.rescued += int(self.overdue[number])
@@ -343,14 +353,20 @@ class Dispatcher(Requests):
         if not self.on:
             return
         self.on = False
-        waiting, last = self.scheduler.waiting, len(self.requests)
-        waiting.__class__ = self.stock_waiting
-        own = sorted(waiting, key=lambda request: self.number.get(request.request_id, last))
-        waiting.clear()
-        waiting.extend(own)
+        try:
+            self._give_back(self.scheduler.waiting)
+        except Exception as error:  # the queue is another one by now: it stays as it is
+            reason = f"{reason}; {in_one_line(error)}"
         if self.status.get("live") is self:
             self.status["mode"] = f"off: {reason}"
         _LOG.error("tanren: policy %s is off, vLLM's own order holds: %s", LINE_POLICY, reason)
+
+    def _give_back(self, waiting: Any) -> None:
+        waiting.__class__ = self.stock_waiting
+        last = len(self.requests)
+        own = sorted(waiting, key=lambda request: self.number.get(request.request_id, last))
+        waiting.clear()
+        waiting.extend(own)
 
     def counts(self) -> dict[str, Any]:
         """Orders made, those that fell back on the engine's, requests that the guard served first, cost."""

@@ -103,8 +103,9 @@ class Requests:
 
     def _number_of(self, request: Any) -> int:
         number = self.number.get(request.request_id)
-        if number is not None:
+        if number is not None and self.requests[number] is request:
             return number
+        self._let_go(request.request_id)  # of another one of that name, which is over
         if len(self.requests) == len(self.rows):
             self._forget_gaps()
         number = self.number[request.request_id] = len(self.requests)
@@ -113,7 +114,28 @@ class Requests:
         self.attained[number] = self.hits[number] = 0
         self.overdue[number] = self.waits_now[number] = 0
         self.arrival[number] = self._arrival_of(request)
-        row = self.rows[number]
+        return number
+
+    def _numbers_of(self, requests: Any) -> list[int]:
+        for request in requests:  # numbering one may number all anew, so that comes first
+            self._number_of(request)
+        return [self.number[request.request_id] for request in requests]
+
+    def _arrival_of(self, request: Any) -> float:
+        """By our clock; the frontend's may be ahead of it, on another machine."""
+        return min(float(round(request.arrival_time * 1e6) - self.start), self.now)
+
+    def _queue(self, number: int, since: float) -> None:
+        self.changes += 1
+        self.waits += 1 - int(self.waits_now[number])
+        self.waits_now[number] = 1
+        self.since[number] = since
+        self.fresh.append(number)
+        self.lined = take_number(self.line, self.lined, number)
+
+    def _fill(self, number: int) -> None:
+        """Bring the row of a request that came to wait up to date; it changes no more while it waits."""
+        request, row = self.requests[number], self.rows[number]
         if ARRIVAL >= 0:
             row[ARRIVAL] = self.arrival[number]
         if PROMPT_TOKENS >= 0:
@@ -122,30 +144,6 @@ class Requests:
             row[MAX_TOKENS] = request.max_tokens
         if USER_PRIORITY >= 0:
             row[USER_PRIORITY] = request.priority
-        return number
-
-    def _numbers_of(self, requests: Any) -> list[int]:
-        try:
-            return [self.number[request.request_id] for request in requests]
-        except KeyError:  # numbering one may number all anew, so that comes first
-            for request in requests:
-                self._number_of(request)
-            return [self.number[request.request_id] for request in requests]
-
-    def _arrival_of(self, request: Any) -> float:
-        return float(round(request.arrival_time * 1e6) - self.start)
-
-    def _queue(self, number: int, since: float) -> None:
-        self.changes += 1
-        self.waits_now[number] = 1
-        self.waits += 1
-        self.since[number] = since
-        self.fresh.append(number)
-        self.lined = take_number(self.line, self.lined, number)
-
-    def _fill(self, number: int) -> None:
-        """Bring the row of a request that came to wait up to date; it changes no more while it waits."""
-        request, row = self.requests[number], self.rows[number]
         if OUTPUT_TOKENS >= 0:
             row[OUTPUT_TOKENS] = request.num_output_tokens
         if COMPUTED_TOKENS >= 0:
@@ -174,11 +172,13 @@ class Requests:
         if self.cached is not None and not request.skip_reading_prefix_cache:
             keys = self.hashes[number]
             if keys is None:
-                most = (request.num_tokens - 1) // self.block_size
-                keys = self.hashes[number] = [digest + _GROUP for digest in request.block_hashes[:most]]
-            cached = self.cached
-            for key in keys:
-                if key not in cached:
+                keys = self.hashes[number] = []
+            cached, digests = self.cached, request.block_hashes
+            most = (request.num_tokens - 1) // self.block_size
+            while hits < most:
+                if hits == len(keys):  # made as far as they are looked up
+                    keys.append(digests[hits] + _GROUP)
+                if keys[hits] not in cached:
                     break
                 hits += 1
         tokens = hits * self.block_size
@@ -188,27 +188,33 @@ class Requests:
 
     def _forget_over(self) -> None:
         """Let go of the requests that are over; while nobody waits, steps pass in which nobody looks."""
-        over: Any = self.scheduler.finished_req_ids
         known = self.scheduler.requests
-        if len(self.number) > len(known) + len(over):
-            over = [name for name in self.number if name not in known]
+        over = list(self.scheduler.finished_req_ids)
+        if len(self.number) > len(known):
+            over = list(self.number)
         for name in over:
-            number = self.number.pop(name, None)
-            if number is not None:
-                self.requests[number] = self.hashes[number] = None
-                self.waits -= int(self.waits_now[number])
-                self.waits_now[number] = 0
+            number = self.number.get(name)
+            if number is not None and known.get(name) is not self.requests[number]:
+                self._let_go(name)
+
+    def _let_go(self, name: str) -> None:
+        number = self.number.pop(name, None)
+        if number is not None:
+            self.requests[number] = self.hashes[number] = None
+            self.waits -= int(self.waits_now[number])
+            self.waits_now[number] = 0
 
     def _look_again(self, waiting: Any) -> None:
         """The queue is not as it was left, for vLLM moves requests in ways of its own: take it as it is."""
-        present = set(self._numbers_of(waiting))
-        for number in np.flatnonzero(self.waits_now).tolist():
-            if number not in present:
-                self.waits_now[number] = 0
-                self.waits -= 1
-        for number in sorted(present):
-            if not self.waits_now[number]:
-                self._queue(number, self.now)
+        numbers = np.array(self._numbers_of(waiting), np.int64)
+        if len(numbers) != self.waits or not self.waits_now[numbers].all():
+            left = self.waits_now.copy()
+            left[numbers] = 0
+            self.waits_now[left > 0] = 0
+            for number in np.sort(numbers).tolist():
+                if not self.waits_now[number]:
+                    self._queue(number, self.now)
+            self.waits = len(numbers)
         self.changes = waiting.changes
 
     def _forget_gaps(self) -> None:

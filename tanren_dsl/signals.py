@@ -33,7 +33,7 @@ HIT_RATE_WINDOW = 256
 RATE_WINDOW = 64
 """Steps over which `service_rate` averages, likewise."""
 GUARD_TIMES = 20
-"""A request that waits so many times the mean wait at admission is served first."""
+"""A request that waits so many times the mean wait at admission (at least the seed) is served first."""
 GUARD_WINDOW = 256
 """Admissions over which that mean averages, likewise; the seed stands as the first of them."""
 REFRESHED = 32

@@ -53,8 +53,8 @@ def compile_(
     loaded = load_policies(policies, knobs)
     if output != "-":
         _check_place(Path(output), loaded, target)
-    if no_guard and all(one.policy.kind != "schedule" for one in loaded):
-        raise click.UsageError("--no-guard is for schedule policies.")
+    if no_guard and (target != "vllm" or all(one.policy.kind != "schedule" for one in loaded)):
+        raise click.UsageError("--no-guard is for schedule policies in vLLM.")
     text = emitted(loaded, target, guard=not no_guard)
     if output == "-":
         click.echo(text, nl=False)

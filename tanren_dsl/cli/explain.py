@@ -116,7 +116,7 @@ def _analysis(policy: Policy) -> dict[str, str] | None:
 
 _SERVICE = (
     "Ordered once a step: all waiting requests, O(n log n); and all running ones where there is `preempt by`",
-    f"  the starvation guard serves first what waits {GUARD_TIMES} times the mean wait (--no-guard: it does not)",
+    f"  the starvation guard serves first what waits {GUARD_TIMES} times the mean wait (off by --no-guard)",
 )
 _NOUN = {"evict": ("blocks", "evicted"), "schedule": ("requests", "served")}
 

@@ -30,6 +30,11 @@ _RESTLESS = (
     "any load, and the order decides."
 )
 
+_PICKED = (
+    "The windows were picked by which classic wins them, so these p values flatter a policy that is like "
+    "one: name windows in a --config for a test."
+)
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -245,6 +250,7 @@ def _notes(board: Board, found: Sequence[dict[str, Any]]) -> list[str]:
         "Of the TTFT; a violation is a p99 above 1.05 times FCFS's. Ties drop out of the sign tests.",
         f"Counting windows instead of configurations, p of the mean: {', '.join(tests) or 'none'}; "
         f"with {windows:,} windows it cannot be below {0.5**windows:.2g}.",
+        *([] if board.runs.settings.starts else [_PICKED]),
         f"The best classic of each configuration, chosen in hindsight, totals {board.hindsight_total:+.3f}.",
         f"{found[-1]['policy']} knows every output beforehand: a yardstick, no policy and no proven optimum.",
         f"Times are simulated with {board.runs.latency.summary}.",

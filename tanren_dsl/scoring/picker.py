@@ -8,12 +8,13 @@ winning scores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tanren_dsl.errors import TanrenError
 from tanren_dsl.scoring.arms import Arm
 from tanren_dsl.scoring.formula import score, total
 from tanren_dsl.scoring.runs import Runs
@@ -71,12 +72,15 @@ def survey(runs: Runs, classics: Sequence[Arm]) -> tuple[Surveyed, ...]:
     """Every classic on every candidate window, in order of the trace.
 
     Raises:
-        TanrenError: the windows do not fit, or all requests of one arrive at once.
+        TanrenError: the windows do not fit, or in too many of them all requests arrive at once.
     """
     settings, found = runs.settings, []
     starts = candidate_starts(runs.trace, settings)
     runs.say(f"{len(classics)} classics on {len(starts)} windows, to see which wins where")
     for start in starts:
+        if _at_once(part(runs.trace, start, repeat, settings)[1] for repeat in range(settings.repeats)):
+            runs.say(f"  the window from request {start:,} is left out: its requests arrive all at once")
+            continue
         scores: dict[str, list[float]] = {arm.label: [] for arm in classics}
         rate = 0.0
         for load in settings.loads:
@@ -90,7 +94,17 @@ def survey(runs: Runs, classics: Sequence[Arm]) -> tuple[Surveyed, ...]:
         totals = {name: total(points) for name, points in scores.items()}
         _, table = part(runs.trace, start, 0, settings)
         found.append(Surveyed(start, rate, totals, window_statistics(table)))
+    if len(found) < settings.windows:
+        raise TanrenError(
+            f"{runs.trace.name}: {len(found)} of {len(starts)} windows have requests that do not arrive all "
+            f"at once, {settings.windows} are needed",
+            hint="give more --requests to a window, or a trace with arrival times",
+        )
     return tuple(found)
+
+
+def _at_once(tables: Iterable[RequestTable]) -> bool:
+    return any(int(table.arrival_us[-1]) == 0 for table in tables)
 
 
 def pick(surveyed: Sequence[Surveyed], count: int) -> tuple[int, ...]:

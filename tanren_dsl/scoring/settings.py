@@ -178,7 +178,7 @@ _FIELDS: dict[str, tuple[str, _Kind]] = {
     "guard": ("guard.on", _TRUTH),
     "guard_seed_s": ("guard.seed_s", _Kind("seconds from 0", lambda v: _is_number(v) and v >= 0)),
     "s": ("score.s", _Kind("a number of at least 1", lambda v: _is_number(v) and v >= 1)),
-    "k": ("score.k", _Kind("a number of at least 0", lambda v: _is_number(v) and v >= 0)),
+    "k": ("score.k", _Kind("a number from 0 to 1e9", lambda v: _is_number(v) and 0 <= v <= 1e9)),
 }
 """Where each setting stands in a file, and what it must be."""
 

@@ -112,8 +112,15 @@ def candidate_starts(trace: RequestTable, settings: Settings) -> tuple[int, ...]
     Raises:
         TanrenError: not even the windows that are asked for fit.
     """
-    reach = reach_of(window_length(trace, settings), settings.repeats)
+    length = window_length(trace, settings)
+    reach = reach_of(length, settings.repeats)
     count = max(settings.windows, min(settings.candidates, len(trace) // reach))
+    if count * reach > len(trace):
+        raise TanrenError(
+            f"{count:,} windows of {length:,} requests, {reach:,} with their repeats, do not fit: "
+            f"{trace.name} has {len(trace):,}",
+            hint="give fewer --requests, or none",
+        )
     return tuple(start for start, _ in cut(trace, count, reach))
 
 

@@ -332,7 +332,7 @@ def run(engine, pool, rule, line, limits, steps):
             engine.waiting[(state[HEAD] + state[WAITS]) & mask] = r
             engine.phase[r] = WAITS_IN_LINE
             stir(engine, rule, r)
-            joins(engine, line, r, float(engine.arrival[r]))
+            joins(engine, line, r, float(state[TIME]))
             state[WAITS] += 1
             state[NEXT] += 1
         while state[ABORTS] < aborts and engine.abort_at[state[ABORTS]] <= state[TIME]:

@@ -230,7 +230,7 @@ def new_engine(
         fresh=np.zeros(lined, np.uint8),
         since=np.zeros(lined, np.float64),
         overdue=np.zeros(lined, np.uint8),
-        guard=np.array([seed_us, 1.0]),
+        guard=np.array([seed_us, 1.0, seed_us]),
         wait_keys=np.zeros((lined, keys[0]), np.float64),
         run_keys=np.zeros((seqs if keys[1] else 1, max(keys[1], 1)), np.float64),
         line_scratch=np.zeros(sorted_, np.float64),

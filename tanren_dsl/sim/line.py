@@ -174,7 +174,7 @@ def order_waiting(engine, pool, line, limits):
         engine.wait_keys,
         n,
         float(state[TIME]),
-        engine.guard[0] if line.guards != 0 else -1.0,
+        max(engine.guard[0], engine.guard[2]) if line.guards != 0 else -1.0,
         engine.since,
         engine.line,
         engine.places,

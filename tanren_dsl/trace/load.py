@@ -166,7 +166,7 @@ def factor_for_rate(table: RequestTable, requests_per_s: float) -> float:
     if not span_s:
         raise TanrenError(
             f"{table.name}: its {len(table):,} requests arrive all at once, so no factor gives them a rate",
-            hint="`with_rate` spaces them",
+            hint="take another window, or more requests",
         )
     return requests_per_s * span_s / len(table)
 

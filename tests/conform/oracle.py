@@ -168,11 +168,11 @@ class Engine:
         self.unflushed = False  # ids of finished requests that the next schedule() clears
         self.late_finishes = 0  # preempted requests that output in flight finished
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, now: int = 0) -> None:
         self.append(request, request.prompt)
         self.waiting.append(request)
         if self.line is not None:
-            self.line.joined(request, float(request.arrival_us))
+            self.line.joined(request, float(now))
 
     def append(self, request: Request, tokens: list[int]) -> None:
         size = self.spec.block_size
@@ -357,7 +357,7 @@ def simulate(
             prompt, output = table.prompt(upcoming), table.output(upcoming)
             arrival = int(table.arrival_us[upcoming])
             urgent = 0 if table.priority is None else int(table.priority[upcoming])
-            engine.add(Request(f"r{upcoming:06d}", prompt.tolist(), output.tolist(), arrival, urgent))
+            engine.add(Request(f"r{upcoming:06d}", prompt.tolist(), output.tolist(), arrival, urgent), now)
             upcoming += 1
         aborted = []
         while aborts and aborts[0][0] <= now:

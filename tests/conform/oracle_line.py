@@ -28,6 +28,7 @@ class Line:
     def __init__(self, policy: Policy, spec: EngineSpec, *, guard: float | None) -> None:
         self.policy, self.spec = policy, spec
         self.waits = None if guard is None else Mean(GUARD_WINDOW)
+        self.least = 0.0 if guard is None else guard * 1e6
         if self.waits is not None and guard is not None:
             self.waits.add(guard * 1e6)
         self.added: dict[str, int] = {}
@@ -72,7 +73,7 @@ class Line:
             line = sorted(waiting, key=lambda request: self.added[request.name])
             ranked = [line[i] for i in self._ranks(self.policy.order, step, line)]
             if self.waits is not None:
-                limit = GUARD_TIMES * self.waits.value
+                limit = GUARD_TIMES * max(self.waits.value, self.least)
                 late = [one for one in line if step["now"] - self.since[one.name] > limit]
                 names = {one.name for one in late}
                 self.late = (self.late - {one.name for one in line}) | names

@@ -307,14 +307,14 @@ def test_the_guard_bounds_the_wait_of_a_cold_request(engine: str, seed_s: float)
     assert without.first_scheduled_us[cold] == without.first_scheduled_us.max()
     assert without.wait_s[cold] > 59.0
     assert without.totals.rescued == 0
-    # with it, up to 20 times the mean that the guard keeps, which began at its seed
+    # with it, up to 20 times the mean that the guard keeps, which is never below its seed
     before = with_guard.first_scheduled_us < with_guard.first_scheduled_us[cold]
     mean_s = (seed_s + with_guard.wait_s[before].sum()) / (1 + before.sum())
-    assert with_guard.wait_s[cold] <= 20 * mean_s + 3 * step_s
+    assert with_guard.wait_s[cold] <= 20 * max(mean_s, seed_s) + 3 * step_s
     assert with_guard.totals.rescued == 1
     # nobody else waits longer for it by more than a step
     assert with_guard.wait_s[hot].max() <= without.wait_s[hot].max() + 2 * step_s
-    assert with_guard.wait_s[cold] < 3.0
+    assert with_guard.wait_s[cold] < (3.0 if seed_s < 0.1 else 21.0)
 
 
 def test_steps_are_kept_only_where_asked_for() -> None:

@@ -558,8 +558,9 @@ class Requests:
 
     def _number_of(self, request: Any) -> int:
         number = self.number.get(request.request_id)
-        if number is not None:
+        if number is not None and self.requests[number] is request:
             return number
+        self._let_go(request.request_id)  # of another one of that name, which is over
         if len(self.requests) == len(self.rows):
             self._forget_gaps()
         number = self.number[request.request_id] = len(self.requests)
@@ -568,7 +569,28 @@ class Requests:
         self.attained[number] = self.hits[number] = 0
         self.overdue[number] = self.waits_now[number] = 0
         self.arrival[number] = self._arrival_of(request)
-        row = self.rows[number]
+        return number
+
+    def _numbers_of(self, requests: Any) -> list[int]:
+        for request in requests:  # numbering one may number all anew, so that comes first
+            self._number_of(request)
+        return [self.number[request.request_id] for request in requests]
+
+    def _arrival_of(self, request: Any) -> float:
+        """By our clock; the frontend's may be ahead of it, on another machine."""
+        return min(float(round(request.arrival_time * 1e6) - self.start), self.now)
+
+    def _queue(self, number: int, since: float) -> None:
+        self.changes += 1
+        self.waits += 1 - int(self.waits_now[number])
+        self.waits_now[number] = 1
+        self.since[number] = since
+        self.fresh.append(number)
+        self.lined = take_number(self.line, self.lined, number)
+
+    def _fill(self, number: int) -> None:
+        """Bring the row of a request that came to wait up to date; it changes no more while it waits."""
+        request, row = self.requests[number], self.rows[number]
         if ARRIVAL >= 0:
             row[ARRIVAL] = self.arrival[number]
         if PROMPT_TOKENS >= 0:
@@ -577,30 +599,6 @@ class Requests:
             row[MAX_TOKENS] = request.max_tokens
         if USER_PRIORITY >= 0:
             row[USER_PRIORITY] = request.priority
-        return number
-
-    def _numbers_of(self, requests: Any) -> list[int]:
-        try:
-            return [self.number[request.request_id] for request in requests]
-        except KeyError:  # numbering one may number all anew, so that comes first
-            for request in requests:
-                self._number_of(request)
-            return [self.number[request.request_id] for request in requests]
-
-    def _arrival_of(self, request: Any) -> float:
-        return float(round(request.arrival_time * 1e6) - self.start)
-
-    def _queue(self, number: int, since: float) -> None:
-        self.changes += 1
-        self.waits_now[number] = 1
-        self.waits += 1
-        self.since[number] = since
-        self.fresh.append(number)
-        self.lined = take_number(self.line, self.lined, number)
-
-    def _fill(self, number: int) -> None:
-        """Bring the row of a request that came to wait up to date; it changes no more while it waits."""
-        request, row = self.requests[number], self.rows[number]
         if OUTPUT_TOKENS >= 0:
             row[OUTPUT_TOKENS] = request.num_output_tokens
         if COMPUTED_TOKENS >= 0:
@@ -629,11 +627,13 @@ class Requests:
         if self.cached is not None and not request.skip_reading_prefix_cache:
             keys = self.hashes[number]
             if keys is None:
-                most = (request.num_tokens - 1) // self.block_size
-                keys = self.hashes[number] = [digest + _GROUP for digest in request.block_hashes[:most]]
-            cached = self.cached
-            for key in keys:
-                if key not in cached:
+                keys = self.hashes[number] = []
+            cached, digests = self.cached, request.block_hashes
+            most = (request.num_tokens - 1) // self.block_size
+            while hits < most:
+                if hits == len(keys):  # made as far as they are looked up
+                    keys.append(digests[hits] + _GROUP)
+                if keys[hits] not in cached:
                     break
                 hits += 1
         tokens = hits * self.block_size
@@ -643,27 +643,33 @@ class Requests:
 
     def _forget_over(self) -> None:
         """Let go of the requests that are over; while nobody waits, steps pass in which nobody looks."""
-        over: Any = self.scheduler.finished_req_ids
         known = self.scheduler.requests
-        if len(self.number) > len(known) + len(over):
-            over = [name for name in self.number if name not in known]
+        over = list(self.scheduler.finished_req_ids)
+        if len(self.number) > len(known):
+            over = list(self.number)
         for name in over:
-            number = self.number.pop(name, None)
-            if number is not None:
-                self.requests[number] = self.hashes[number] = None
-                self.waits -= int(self.waits_now[number])
-                self.waits_now[number] = 0
+            number = self.number.get(name)
+            if number is not None and known.get(name) is not self.requests[number]:
+                self._let_go(name)
+
+    def _let_go(self, name: str) -> None:
+        number = self.number.pop(name, None)
+        if number is not None:
+            self.requests[number] = self.hashes[number] = None
+            self.waits -= int(self.waits_now[number])
+            self.waits_now[number] = 0
 
     def _look_again(self, waiting: Any) -> None:
         """The queue is not as it was left, for vLLM moves requests in ways of its own: take it as it is."""
-        present = set(self._numbers_of(waiting))
-        for number in np.flatnonzero(self.waits_now).tolist():
-            if number not in present:
-                self.waits_now[number] = 0
-                self.waits -= 1
-        for number in sorted(present):
-            if not self.waits_now[number]:
-                self._queue(number, self.now)
+        numbers = np.array(self._numbers_of(waiting), np.int64)
+        if len(numbers) != self.waits or not self.waits_now[numbers].all():
+            left = self.waits_now.copy()
+            left[numbers] = 0
+            self.waits_now[left > 0] = 0
+            for number in np.sort(numbers).tolist():
+                if not self.waits_now[number]:
+                    self._queue(number, self.now)
+            self.waits = len(numbers)
         self.changes = waiting.changes
 
     def _forget_gaps(self) -> None:
@@ -724,15 +730,15 @@ def make_dispatching_class(base: Any) -> Any:
             dispatcher = self.tanren_line
             if dispatcher is None or not dispatcher.on:
                 return super().schedule(*args, **kwargs)
-            dispatcher.frozen = False
-            if not (EVERY_STEP or _LENGTH(self.waiting) or (PREEMPT_KEYS and len(self.running) > 1)):
-                return super().schedule(*args, **kwargs)
+            dispatcher.frozen, works = False, False
             try:
-                dispatcher.step_begins()
+                works = EVERY_STEP or _LENGTH(self.waiting) or (PREEMPT_KEYS and len(self.running) > 1)
+                if works:
+                    dispatcher.step_begins()
             except Exception as error:
                 dispatcher.failed(error)
             output = super().schedule(*args, **kwargs)
-            if dispatcher.on:
+            if works and dispatcher.on:
                 try:
                     dispatcher.step_ends(output)
                 except Exception as error:
@@ -792,8 +798,10 @@ class Dispatcher(Requests):
         self.slow = self.spent_s = 0.0
         self.tally = np.zeros(6)
         guards = GUARD and os.environ.get("TANREN_NO_GUARD") != "1"
-        seed_us = number_of("TANREN_GUARD_SEED_S", _GUARD_SEED_US, 1e6)
-        self.mean_wait = np.array([seed_us, 1.0]) if guards else None
+        self.seed_us = number_of("TANREN_GUARD_SEED_S", _GUARD_SEED_US, 1e6)
+        if self.seed_us < 0:
+            raise ValueError("TANREN_GUARD_SEED_S is below 0")
+        self.mean_wait = np.array([self.seed_us, 1.0]) if guards else None
         self.decision = np.zeros(DECISION_WIDTH + len(LINE_KNOBS))
         self.decision[CAPACITY] = float(self.usable * self.block_size)
         self.decision[BLOCK_SIZE] = float(self.block_size)
@@ -809,19 +817,20 @@ class Dispatcher(Requests):
     # -- what the engine tells us ------------------------------------------------
 
     def joined(self, request: Any) -> None:
-        """The request was added; it is ours if it stands in the queue that we order."""
-        waiting = self.scheduler.waiting
-        if request.request_id in self.number or not waiting or waiting[-1] is not request:
-            return
-        number = self._number_of(request)
-        self._queue(number, self.arrival[number])
+        """The request was added; it is ours to order if it stands in the queue that we order."""
+        if self.scheduler.requests.get(request.request_id) is not request:
+            return  # more input for one that is there
+        self.frozen = False
+        self.freeze_now()
+        number, waiting = self._number_of(request), self.scheduler.waiting
+        if waiting and waiting[-1] is request:
+            self._queue(number, self.now)
 
     def pushed_out(self, request: Any) -> None:
         """The request is about to be pushed out, and will wait again."""
         self.freeze_now()
-        known = request.request_id in self.number
         number = self._number_of(request)
-        if known and ATTAINED_TOKENS >= 0:
+        if ATTAINED_TOKENS >= 0:
             self.attained[number] += request.num_computed_tokens - self.hits[number]
         self._queue(number, self.now)
 
@@ -868,12 +877,14 @@ class Dispatcher(Requests):
         if n > 1 or (PREEMPT_KEYS and self.ran > 1):
             self._freeze_signals(n)
         if n > 1:
-            mean_wait = -1.0 if self.mean_wait is None else self.mean_wait[0]
+            mean_wait = -1.0 if self.mean_wait is None else max(self.mean_wait[0], self.seed_us)
             fault = dispatch(
                 self.decision, self.rows, self.line, n, self.keys, self.scratch, self.places, self.spare,
                 self.since, self.overdue, self.out, self.now, mean_wait,
             )  # fmt: skip
             self._count(fault)
+            if n != len(waiting):
+                raise RuntimeError(f"{len(waiting)} requests wait, {n} are known")
             first = list(map(self.requests.__getitem__, self.out[:n].tolist()))
             waiting.clear()
             waiting.extend(first)
@@ -937,15 +948,20 @@ class Dispatcher(Requests):
             self.mark, self.tokens = self.now, 0
 
     def _admitted(self, request: Any, tokens: int) -> None:
-        number = self.number.get(request.request_id)
-        if number is None or not self.waits_now[number]:
+        number = self._number_of(request)
+        hits = request.num_computed_tokens - tokens
+        self.hits[number] = hits
+        if not self.waits_now[number]:  # it came from another queue of vLLM's
+            self._fill(number)
+            if CACHED_TOKENS >= 0:
+                self.rows[number, CACHED_TOKENS] = hits
+            if UNCACHED_TOKENS >= 0:
+                self.rows[number, UNCACHED_TOKENS] = request.num_tokens - hits
             return
         self.changes += 1
         self.waits_now[number] = 0
         self.waits -= 1
         self.hashes[number] = None
-        hits = request.num_computed_tokens - tokens
-        self.hits[number] = hits
         if self.mean_wait is not None:
             moving_mean(self.mean_wait, 0, self.now - self.since[number], WAITS)
             self.rescued += int(self.overdue[number])
@@ -982,14 +998,20 @@ class Dispatcher(Requests):
         if not self.on:
             return
         self.on = False
-        waiting, last = self.scheduler.waiting, len(self.requests)
-        waiting.__class__ = self.stock_waiting
-        own = sorted(waiting, key=lambda request: self.number.get(request.request_id, last))
-        waiting.clear()
-        waiting.extend(own)
+        try:
+            self._give_back(self.scheduler.waiting)
+        except Exception as error:  # the queue is another one by now: it stays as it is
+            reason = f"{reason}; {in_one_line(error)}"
         if self.status.get("live") is self:
             self.status["mode"] = f"off: {reason}"
         _LOG.error("tanren: policy %s is off, vLLM's own order holds: %s", LINE_POLICY, reason)
+
+    def _give_back(self, waiting: Any) -> None:
+        waiting.__class__ = self.stock_waiting
+        last = len(self.requests)
+        own = sorted(waiting, key=lambda request: self.number.get(request.request_id, last))
+        waiting.clear()
+        waiting.extend(own)
 
     def counts(self) -> dict[str, Any]:
         """Orders made, those that fell back on the engine's, requests that the guard served first, cost."""
