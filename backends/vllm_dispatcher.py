@@ -85,7 +85,8 @@ def make_dispatching_class(base: Any) -> Any:
             dispatcher = self.tanren_line
             if dispatcher is None or not dispatcher.on:
                 return super().schedule(*args, **kwargs)
-            dispatcher.frozen, works = False, False
+            dispatcher.frozen = False
+            works: Any = False
             try:
                 works = EVERY_STEP or _LENGTH(self.waiting) or (PREEMPT_KEYS and len(self.running) > 1)
                 if works:
