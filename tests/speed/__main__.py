@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.speed import dropin, lru, search
+from tests.speed import dropin, line, lru, search, serving
 from tests.speed.data import the_trace
 
 
@@ -12,6 +12,8 @@ def main() -> None:
     lru.measure(trace)
     search.measure(trace)
     dropin.measure()
+    line.measure()
+    serving.measure()
 
 
 main()

@@ -81,7 +81,8 @@ def _beside(title: str, trace: RequestTable, policy: Policy | None, blocks: int)
     ratio = float(np.median(real) / np.median(ours))
     print(
         f"serving, {title}: {steps:,} steps, vLLM 0.32.0 {np.median(real) * 1e6:.0f} us a step, simulated "
-        f"{np.median(ours) * 1e6:.2f} us: {ratio:.0f}x ({verdict(ratio, LEAST, at_least=True)})"
+        f"{np.median(ours) * 1e6:.2f} us: {ratio:.0f}x"
+        + (f" ({verdict(ratio, LEAST, at_least=True)})" if policy is None else "")
     )
 
 
@@ -99,7 +100,7 @@ def _growth() -> None:
     times = [one["seconds"] for one in found]
     bytes_ = [one["bytes"] for one in found]
     for size, time_s, room in zip(SIZES, times, bytes_, strict=True):
-        print(f"  {size:>9,} requests: {time_s:.3f} s, {room / 1e6:,.0f} MB at most")
+        print(f"  {size:>9,} requests: {time_s:.3f} s, {room / 1e6:,.0f} MB for them")
     print(
         f"serving, growth from {SIZES[0]:,} to {SIZES[-1]:,} requests: time n^{_exponent(times):.2f}, "
         f"memory n^{_exponent(bytes_):.2f}"
@@ -116,8 +117,11 @@ def one_size(count: int) -> dict[str, Any]:
     _serve(100)  # compiled before time is taken
     took_s = float(np.median([_serve(count) for _ in range(TURNS)]))
     tracemalloc.start()
+    _serve(1)
+    engine = tracemalloc.get_traced_memory()[1]  # what the server itself takes, whoever comes
+    tracemalloc.reset_peak()
     _serve(count)
-    return {"seconds": took_s, "bytes": tracemalloc.get_traced_memory()[1]}
+    return {"seconds": took_s, "bytes": tracemalloc.get_traced_memory()[1] - engine}
 
 
 def _serve(count: int) -> float:
