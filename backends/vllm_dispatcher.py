@@ -71,35 +71,19 @@ _SLOW_MEMORY = 500
 
 _GUARD_SEED_US = 1e6
 _LENGTH = deque.__len__
+_ALWAYS = EVERY_STEP or PREEMPT_KEYS > 0  # there is something to do in every step
 
 
 def make_dispatching_class(base: Any) -> Any:
     """The scheduler of vLLM, which tells the schedule policy who comes and who is pushed out."""
 
     class DispatchingScheduler(base):  # type: ignore[misc]
-        """vLLM's scheduler; what its methods do is its own."""
+        """vLLM's scheduler; what its methods do is its own.
+
+        `schedule()` is not among them: while nobody waits, it is vLLM's, without a detour.
+        """
 
         tanren_line: Any = None
-
-        def schedule(self, *args: Any, **kwargs: Any) -> Any:
-            dispatcher = self.tanren_line
-            if dispatcher is None or not dispatcher.on:
-                return super().schedule(*args, **kwargs)
-            dispatcher.frozen = False
-            works: Any = False
-            try:
-                works = EVERY_STEP or _LENGTH(self.waiting) or (PREEMPT_KEYS and len(self.running) > 1)
-                if works:
-                    dispatcher.step_begins()
-            except Exception as error:
-                dispatcher.failed(error)
-            output = super().schedule(*args, **kwargs)
-            if works and dispatcher.on:
-                try:
-                    dispatcher.step_ends(output)
-                except Exception as error:
-                    dispatcher.failed(error)
-            return output
 
         def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
             answer = super().add_request(request, *args, **kwargs)
@@ -166,9 +150,12 @@ class Dispatcher(Requests):
         self.decision[DECISION_WIDTH:] = knob_values(LINE_KNOBS)
 
         self._warm_up()
+        self.awake, self.ours = False, self.schedule
         self.stock_waiting = type(scheduler.waiting)
-        scheduler.waiting.changes = 0
+        scheduler.waiting.changes, scheduler.waiting.tanren = 0, self
         scheduler.waiting.__class__ = make_waiting_class(self.stock_waiting)
+        if _ALWAYS:
+            self.wake()
 
     # -- what the engine tells us ------------------------------------------------
 
@@ -181,6 +168,7 @@ class Dispatcher(Requests):
         number, waiting = self._number_of(request), self.scheduler.waiting
         if waiting and waiting[-1] is request:
             self._queue(number, self.now)
+        self.frozen = False
 
     def pushed_out(self, request: Any) -> None:
         """The request is about to be pushed out, and will wait again."""
@@ -189,6 +177,43 @@ class Dispatcher(Requests):
         if ATTAINED_TOKENS >= 0:
             self.attained[number] += request.num_computed_tokens - self.hits[number]
         self._queue(number, self.now)
+
+    def wake(self) -> None:
+        """Somebody came to wait: stand before the engine's `schedule()`."""
+        if self.on and not self.awake:
+            self.awake, self.other = True, vars(self.scheduler).get("schedule")
+            self.scheduler.schedule = self.ours
+
+    def rest(self) -> None:
+        """Nobody waits: step aside, unless another has put itself before us."""
+        if vars(self.scheduler).get("schedule") is self.ours:
+            self.awake = False
+            if self.other is None:
+                del self.scheduler.schedule
+            else:
+                self.scheduler.schedule = self.other
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """The engine's `schedule()`, with the requests in order before it."""
+        self.frozen = False
+        if self.on:
+            try:
+                self.step_begins()
+            except Exception as error:
+                self.failed(error)
+        if self.other is not None:
+            output = self.other(*args, **kwargs)
+        else:
+            output = type(self.scheduler).schedule(self.scheduler, *args, **kwargs)
+        if self.on:
+            try:
+                self.step_ends(output)
+                self.frozen = False
+                if not (_ALWAYS or _LENGTH(self.scheduler.waiting)):
+                    self.rest()
+            except Exception as error:
+                self.failed(error)
+        return output
 
     def step_begins(self) -> None:
         """Put the waiting requests into order, and the running ones if the policy says who is pushed out."""
@@ -355,6 +380,7 @@ class Dispatcher(Requests):
             return
         self.on = False
         try:
+            self.rest()
             self._give_back(self.scheduler.waiting)
         except Exception as error:  # the queue is another one by now: it stays as it is
             reason = f"{reason}; {in_one_line(error)}"

@@ -37,16 +37,18 @@ _GROUP = (0).to_bytes(4, "big")
 
 
 def make_waiting_class(base: Any) -> Any:
-    """The waiting queue of vLLM, which counts how often it was changed."""
+    """The waiting queue of vLLM, which counts how often it was changed and tells when it is entered."""
 
     class TanrenWaiting(base):  # type: ignore[misc]
         """vLLM's queue; what it holds is not touched here."""
 
         changes: int
+        tanren: Any
 
         def add_request(self, request: Any) -> None:
             self.changes += 1
             base.add_request(self, request)
+            self.tanren.wake()
 
         def pop_request(self) -> Any:
             self.changes += 1
@@ -55,10 +57,12 @@ def make_waiting_class(base: Any) -> Any:
         def prepend_request(self, request: Any) -> None:
             self.changes += 1
             base.prepend_request(self, request)
+            self.tanren.wake()
 
         def prepend_requests(self, requests: Any) -> None:
             self.changes += 1
             base.prepend_requests(self, requests)
+            self.tanren.wake()
 
         def remove_request(self, request: Any) -> None:
             self.changes += 1

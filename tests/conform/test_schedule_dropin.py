@@ -65,6 +65,18 @@ class Engine:
                     del self.live[item.request_id]
         self.check()
 
+    def rests(self):
+        # the last of the queue was admitted: vLLM's own method is called, without a detour
+        for name in list(self.live):
+            self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+            del self.live[name]
+        self.step()
+        assert ("schedule" in vars(self.scheduler)) == policy._ALWAYS
+        self.add()
+        assert self.scheduler.schedule == self.dispatcher.ours
+        self.step()
+        assert ("schedule" in vars(self.scheduler)) == policy._ALWAYS
+
     def disturb(self):
         names, waiting = sorted(self.live), self.scheduler.waiting
         match self.random.randrange(30):
@@ -90,6 +102,8 @@ class Engine:
         there = [*self.scheduler.waiting, *self.scheduler.running]
         assert len(there) == len(self.live)
         assert set(there) == set(self.live.values())
+        if self.scheduler.waiting or policy._ALWAYS:
+            assert self.scheduler.schedule == dispatcher.ours
         for name, number in dispatcher.number.items():
             assert dispatcher.requests[number].request_id == name
         assert (dispatcher.since <= dispatcher.now).all() and dispatcher.mean_wait[0] >= 0
@@ -109,12 +123,17 @@ for _ in range(600):
         engine.step()
 for engine in engines:
     counts = engine.dispatcher.counts()
-    assert counts["orderings"] > 300 and counts["faults"] == counts["errors"] == 0, counts
-    assert len(engine.dispatcher.requests) < 80 < engine.added
+    assert counts["orderings"] > 200 and counts["faults"] == counts["errors"] == 0, counts
+    assert len(engine.dispatcher.requests) < 100 < engine.added
 later = {name: len(f.signatures) for name, f in vars(policy).items() if hasattr(f, "signatures")}
 assert later == compiled, "compiled on the request path"
 
+engines[1].rests()
+while len(engines[0].live) < 20:
+    engines[0].add()
+engines[0].step()
 engines[0].dispatcher.off("enough")
+assert "schedule" not in vars(engines[0].scheduler)
 waiting = engines[0].scheduler.waiting
 assert type(waiting).__name__ == "FCFSRequestQueue"
 numbers = [request.added for request in waiting]
@@ -139,8 +158,10 @@ preempt by computed_tokens / mean(computed_tokens) - preemptions, arrival
 @pytest.mark.parametrize("version", ["0.19.1", "0.32.0"])
 @pytest.mark.parametrize("plain", [False, True], ids=["numba", "plain"])
 def test_no_request_is_lost_or_served_twice(version: str, plain: bool, tmp_path: Path) -> None:
+    """As plain Python the policy has no `preempt by`, and steps aside while nobody waits."""
     python = engine_python(version)
-    (tmp_path / "tanren_policy.py").write_text(emit(None, loads(POLICY)))
+    policy = POLICY.split("preempt by")[0] if plain else POLICY
+    (tmp_path / "tanren_policy.py").write_text(emit(None, loads(policy)))
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
