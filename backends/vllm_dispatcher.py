@@ -23,7 +23,6 @@ from tanren_dsl.backends.vllm_runtime import (
     in_one_line,
     knob_values,
     number_of,
-    say_farewell,
     seconds_allowed,
 )
 from tanren_dsl.kernels.decision import (
@@ -72,44 +71,6 @@ _SLOW_MEMORY = 500
 _GUARD_SEED_US = 1e6
 _LENGTH = deque.__len__
 _ALWAYS = EVERY_STEP or PREEMPT_KEYS > 0  # there is something to do in every step
-
-
-def make_dispatching_class(base: Any) -> Any:
-    """The scheduler of vLLM, which tells the schedule policy who comes and who is pushed out."""
-
-    class DispatchingScheduler(base):  # type: ignore[misc]
-        """vLLM's scheduler; what its methods do is its own.
-
-        `schedule()` is not among them: while nobody waits, it is vLLM's, without a detour.
-        """
-
-        tanren_line: Any = None
-
-        def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-            answer = super().add_request(request, *args, **kwargs)
-            dispatcher = self.tanren_line
-            if dispatcher is not None and dispatcher.on:
-                try:
-                    dispatcher.joined(request)
-                except Exception as error:
-                    dispatcher.failed(error)
-            return answer
-
-        def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-            dispatcher = self.tanren_line
-            if dispatcher is not None and dispatcher.on:
-                try:
-                    dispatcher.pushed_out(request)
-                except Exception as error:
-                    dispatcher.failed(error)
-            return super()._preempt_request(request, *args, **kwargs)
-
-        def shutdown(self, *args: Any, **kwargs: Any) -> Any:
-            if self.tanren_line is not None:
-                say_farewell(self.tanren_line)
-            return super().shutdown(*args, **kwargs)
-
-    return DispatchingScheduler
 
 
 class Dispatcher(Requests):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tanren_dsl.backends.vllm_line import take_number
-from tanren_dsl.backends.vllm_runtime import CLOCK
+from tanren_dsl.backends.vllm_runtime import CLOCK, say_farewell
 from tanren_dsl.kernels.line_order import (
     ARRIVAL,
     ATTAINED_TOKENS,
@@ -34,6 +34,44 @@ ORDER_KEYS = PREEMPT_KEYS = 1
 
 _ROOM = 1024
 _GROUP = (0).to_bytes(4, "big")
+
+
+def make_dispatching_class(base: Any) -> Any:
+    """The scheduler of vLLM, which tells the schedule policy who comes and who is pushed out."""
+
+    class DispatchingScheduler(base):  # type: ignore[misc]
+        """vLLM's scheduler; what its methods do is its own.
+
+        `schedule()` is not among them: while nobody waits, it is vLLM's, without a detour.
+        """
+
+        tanren_line: Any = None
+
+        def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+            answer = super().add_request(request, *args, **kwargs)
+            dispatcher = self.tanren_line
+            if dispatcher is not None and dispatcher.on:
+                try:
+                    dispatcher.joined(request)
+                except Exception as error:
+                    dispatcher.failed(error)
+            return answer
+
+        def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+            dispatcher = self.tanren_line
+            if dispatcher is not None and dispatcher.on:
+                try:
+                    dispatcher.pushed_out(request)
+                except Exception as error:
+                    dispatcher.failed(error)
+            return super()._preempt_request(request, *args, **kwargs)
+
+        def shutdown(self, *args: Any, **kwargs: Any) -> Any:
+            if self.tanren_line is not None:
+                say_farewell(self.tanren_line)
+            return super().shutdown(*args, **kwargs)
+
+    return DispatchingScheduler
 
 
 def make_waiting_class(base: Any) -> Any:
