@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
@@ -96,7 +97,16 @@ def emit(evict: Policy | None = None, schedule: Policy | None = None, *, guard: 
         *([] if evict is None else map(_runtime, _EVICT_RUNTIME)),
         *([] if schedule is None else map(_runtime, _SCHEDULE_RUNTIME)),
     ]
-    return "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+    return _pruned("\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n")
+
+
+def _pruned(text: str) -> str:
+    """The file without the kernel functions that this policy never calls."""
+    for module in (*_EVICT_KERNELS, decision, line_order):
+        for node in ast.parse(inspect.getsource(module)).body:
+            if isinstance(node, ast.FunctionDef) and len(re.findall(rf"\b{node.name}\b", text)) == 1:
+                text = re.sub(rf"(@_jit\n)?def {node.name}\(.*?\n\n\n", "", text, flags=re.DOTALL)
+    return text
 
 
 def _evict_kernels(policy: Policy) -> list[str]:

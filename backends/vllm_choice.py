@@ -162,7 +162,7 @@ def fill_counts(settled, table, ids, slots, n):
 
 @_jit
 def _consider(state, n, extra):
-    """`ring_consider` that also notes the places of the scored blocks in the ring, and closes no gaps.
+    """The considered set, as the simulator takes it; with the places of the scored blocks in the ring.
 
     Returns the numbers of both and the position behind the considered set.
     """

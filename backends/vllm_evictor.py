@@ -17,7 +17,7 @@ from tanren_dsl.backends.vllm_choice import pick
 from tanren_dsl.backends.vllm_hashes import Hashes
 from tanren_dsl.backends.vllm_kernels import all_unhashed, released, taken_back, unhashed, used, written
 from tanren_dsl.backends.vllm_queue import make_queue_class, noted_after, told_after, told_before
-from tanren_dsl.backends.vllm_runtime import _OWN_ORDER, CLOCK, in_one_line, knob_values, seconds_allowed
+from tanren_dsl.backends.vllm_runtime import _OWN_ORDER, CLOCK, Part, knob_values
 from tanren_dsl.backends.vllm_state import (
     _DECISION,
     _DECISIONS,
@@ -63,8 +63,6 @@ DECISION_WIDTH = 12
 _LOG = logging.getLogger("vllm.tanren")
 _STATUS: dict[str, Any] = {}
 KNOBS: tuple[tuple[str, float, float], ...] = ()
-_SLOW_LIMIT = 3
-_SLOW_MEMORY = 500
 
 
 # ======== runtime ========
@@ -72,7 +70,7 @@ _SLOW_MEMORY = 500
 _MANY_PENDING = 256
 
 
-class Evictor:
+class Evictor(Part):
     """The policy at work: a mirror of the free queue and the signals, in flat arrays by block id."""
 
     status = _STATUS
@@ -92,7 +90,7 @@ class Evictor:
         return None
 
     def __init__(self, scheduler: Any) -> None:
-        self.on, self.said = True, False
+        super().__init__()
         self.scheduler = scheduler
         self.manager = scheduler.kv_cache_manager
         self.pool = self.manager.block_pool
@@ -104,12 +102,9 @@ class Evictor:
         self.block_size = int(scheduler.block_size)
         self.unhashed_unscored = hasattr(self.queue, "prepend_n")
         self.extra = count if PERCENT is None else -int(-PERCENT * self.usable // 100)
-        self.budget_s = seconds_allowed()
         self.start = CLOCK()
         self.now = 0.0
         self.mark, self.tokens = 0.0, 0
-        self.errors = 0
-        self.slow = self.spent_s = 0.0
         self.admission: tuple[Any, int] | None = None
         self.hit_end: Any = None
 
@@ -270,11 +265,7 @@ class Evictor:
             return list(map(self.block_of, self.named[at : at + n]))
         began = time.perf_counter()
         victims = self._decide(n, free)
-        took_s = time.perf_counter() - began
-        self.spent_s += took_s
-        self.slow -= self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
-        if took_s > self.budget_s:
-            self._was_slow()
+        self.spent(time.perf_counter() - began)
         return victims
 
     def _decide(self, n: int, free: int) -> list[Any] | None:
@@ -298,30 +289,12 @@ class Evictor:
             self.named, self.standing = named, len(named)
         return list(map(self.block_of, named[at : self.at])) if answer in (_PICKED, _STANDS) else None
 
-    def _was_slow(self) -> None:
-        self.slow += 1
-        if self.slow > _SLOW_LIMIT - 0.5:
-            self.off(f"{_SLOW_LIMIT} decisions over {self.budget_s * 1e3:g} ms (TANREN_BUDGET_MS)")
-
-    # -- the guard ---------------------------------------------------------------
-
-    def failed(self, error: Exception) -> None:
-        """One of our own steps failed: the policy is off, and vLLM goes on."""
-        self.errors += 1
-        self.off(in_one_line(error))
-
-    def off(self, reason: str) -> None:
-        """Give every decision back to vLLM, for good, and say so once."""
-        if not self.on:
-            return
-        self.on = False
+    def give_back(self) -> None:
+        """VLLM's queue and its methods as they were."""
         self.queue.__class__ = self.stock_queue
         for owner, name, original, ours in self.wrapped:
             if vars(owner).get(name) is ours:  # else another has wrapped it since
                 setattr(owner, name, original)
-        if self.status.get("live") is self:
-            self.status["mode"] = f"off: {reason}"
-        _LOG.error("tanren: policy %s is off, vLLM's own order holds: %s", POLICY, reason)
 
     def counts(self) -> dict[str, Any]:
         """Decisions scored, those that fell back on the engine's order, and what they cost."""

@@ -100,6 +100,53 @@ def _start(status: dict[str, Any], what: str, how: str, base: Any, reason: str |
         _LOG.warning("tanren: %s stands aside, %s: %s", name, _OWN_ORDER, reason)
 
 
+class Part:
+    """A policy at work: what its guard counts, and when it switches the policy off.
+
+    A part has `status`, `counts()`, and `give_back()`, which returns to vLLM what the part took.
+    """
+
+    status: dict[str, Any]
+    noun = "decisions"
+
+    def __init__(self) -> None:
+        self.on, self.said = True, False
+        self.budget_s = seconds_allowed()
+        self.errors = 0
+        self.slow = self.spent_s = 0.0
+
+    def spent(self, took_s: float) -> None:
+        """A decision took so long; too many slow ones in quick succession switch the policy off."""
+        self.spent_s += took_s
+        self.slow -= self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
+        if took_s > self.budget_s:
+            self.slow += 1
+            if self.slow > _SLOW_LIMIT - 0.5:
+                self.off(f"{_SLOW_LIMIT} {self.noun} over {self.budget_s * 1e3:g} ms (TANREN_BUDGET_MS)")
+
+    def failed(self, error: Exception) -> None:
+        """One of our own steps failed: the policy is off, and vLLM goes on."""
+        self.errors += 1
+        self.off(in_one_line(error))
+
+    def off(self, reason: str) -> None:
+        """Give every decision back to vLLM, for good, and say so once."""
+        if not self.on:
+            return
+        self.on = False
+        try:
+            self.give_back()
+        except Exception as error:  # vLLM replaced what we knew: it stays as it is
+            reason = f"{reason}; {in_one_line(error)}"
+        if self.status.get("live") is self:
+            self.status["mode"] = f"off: {reason}"
+        _LOG.error("tanren: policy %s is off, vLLM's own order holds: %s", self.status["policy"], reason)
+
+    def give_back(self) -> None:
+        """Return to vLLM what the part took."""
+        raise NotImplementedError
+
+
 def say_farewell(part: Any) -> None:
     """One line at shutdown, once."""
     if not part.said:

@@ -26,6 +26,7 @@ from tanren_dsl.trace.load import (
     cut,
     factor_for_rate,
     fitting,
+    shift,
     shifted,
     unique_heads,
     without_empty,
@@ -103,7 +104,7 @@ def reach_of(requests: int, repeats: int) -> int:
     >>> reach_of(1000, 2), reach_of(1000, 1)
     (1250, 1000)
     """
-    return requests + (repeats - 1) * (requests // (2 * repeats))
+    return requests + shift(requests, repeats - 1, repeats)
 
 
 def candidate_starts(trace: RequestTable, settings: Settings) -> tuple[int, ...]:
@@ -164,5 +165,5 @@ def at_load(table: RequestTable, load: float, saturated: float) -> RequestTable:
 def part(trace: RequestTable, start: int, repeat: int, settings: Settings) -> tuple[int, RequestTable]:
     """A repeat of the window from `start`: its first request, and its requests as the trace has them."""
     requests = window_length(trace, settings)
-    begin = start + repeat * (requests // (2 * settings.repeats))
+    begin = start + shift(requests, repeat, settings.repeats)
     return begin, shifted(trace, start, requests, repeat, settings.repeats)

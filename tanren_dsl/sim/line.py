@@ -146,6 +146,23 @@ def _gather(engine, pool, line, limits):
     return n
 
 
+@inlined
+def _score(engine, pool, line, address, ids, n, keys):
+    """Keys of the n requests in `ids` by the ordering at `address`."""
+    for k in range(DECISION_WIDTH):
+        line.decision[k] = pool.decision[k]
+    call_scorer(
+        address,
+        line.decision.ctypes.data,
+        engine.rows.ctypes.data,
+        ids.ctypes.data,
+        n,
+        keys.ctypes.data,
+        engine.line_scratch.ctypes.data,
+    )
+    engine.state[ORDERINGS] += 1
+
+
 @jit
 def order_waiting(engine, pool, line, limits):
     """Put the waiting queue into order of service, at the top of a step."""
@@ -159,17 +176,7 @@ def order_waiting(engine, pool, line, limits):
             engine.wait_keys[j, 0] = float(engine.priority[r])
             engine.wait_keys[j, 1] = float(engine.arrival[r])
     else:
-        _copy_decision(pool, line)
-        call_scorer(
-            line.wait_address,
-            line.decision.ctypes.data,
-            engine.rows.ctypes.data,
-            engine.line.ctypes.data,
-            n,
-            engine.wait_keys.ctypes.data,
-            engine.line_scratch.ctypes.data,
-        )
-        state[ORDERINGS] += 1
+        _score(engine, pool, line, line.wait_address, engine.line, n, engine.wait_keys)
     fault = line_up(
         engine.wait_keys,
         n,
@@ -203,26 +210,10 @@ def order_running(engine, pool, line):
             engine.lined_up[j] = engine.lined_up[j - 1]
             j -= 1
         engine.lined_up[j] = r
-    _copy_decision(pool, line)
-    call_scorer(
-        line.run_address,
-        line.decision.ctypes.data,
-        engine.rows.ctypes.data,
-        engine.lined_up.ctypes.data,
-        n,
-        engine.run_keys.ctypes.data,
-        engine.line_scratch.ctypes.data,
-    )
-    state[ORDERINGS] += 1
+    _score(engine, pool, line, line.run_address, engine.lined_up, n, engine.run_keys)
     state[ORDER_FAULTS] += victims_last(
         engine.run_keys, n, engine.lined_up, engine.places, engine.spare, engine.running
     )
-
-
-@inlined
-def _copy_decision(pool, line):
-    for k in range(DECISION_WIDTH):
-        line.decision[k] = pool.decision[k]
 
 
 @inlined

@@ -9,8 +9,7 @@ one window share most of their requests: a test of significance counts windows, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,69 +18,6 @@ from tanren_dsl.errors import TanrenError
 from tanren_dsl.trace.table import RequestTable, relabel
 
 _CLOCK_END_US = 2**53
-
-
-@dataclass(frozen=True, eq=False)
-class Configuration:
-    """One window at one load in one repeat; windows and repeats count from 0."""
-
-    window: int
-    load: float
-    """Factor by which the window's time is compressed."""
-    repeat: int
-    label: str
-    table: RequestTable
-
-
-def protocol(
-    table: RequestTable,
-    *,
-    requests: int,
-    loads: Sequence[float],
-    windows: int = 4,
-    repeats: int = 2,
-) -> tuple[Configuration, ...]:
-    """Every window at every load in every repeat, in this order.
-
-    Windows start where those of `cut` do. Repeats of one window share requests; different
-    windows never do, for each has room for its last repeat.
-
-    Args:
-        table: the trace.
-        requests: of a window.
-        loads: factors of compression (see `loads` for those that reach a rate), each once.
-        windows: number of windows.
-        repeats: of each window, the first of them unshifted.
-
-    Raises:
-        TanrenError: the windows do not fit with their repeats, a load is no factor or stands
-            there twice, or a window is too short to be shifted.
-    """
-    if not loads:
-        raise TanrenError("loads: expected at least one factor, found none")
-    shown = [f"{load:g}" for load in loads]
-    twice = next((one for place, one in enumerate(shown) if one in shown[:place]), None)
-    if twice is not None:
-        raise TanrenError(f"loads: {twice} stands there twice", hint="it would count twice; leave one out")
-    reach = requests + _shift(requests, repeats - 1, repeats)
-    if windows * reach > len(table):
-        room = len(table) // windows
-        shortest = 2 * repeats if repeats > 1 else 1
-        lengths = range(room, shortest - 1, -1)
-        most = next((n for n in lengths if n + _shift(n, repeats - 1, repeats) <= room), 0)
-        raise TanrenError(
-            f"{windows:,} windows of {requests:,} requests, {reach:,} with their repeats, do not fit: "
-            f"{table.name} has {len(table):,}",
-            hint=f"windows of {most:,} requests fit" if most else None,
-        )
-    found = []
-    for window, (start, _) in enumerate(cut(table, windows, reach)):
-        for load, name in zip(loads, shown, strict=True):
-            for repeat in range(repeats):
-                part = compress(shifted(table, start, requests, repeat, repeats), load)
-                label = f"window {window}, load {name}, repeat {repeat}"
-                found.append(Configuration(window, float(load), repeat, label, part))
-    return tuple(found)
 
 
 def cut(table: RequestTable, count: int, requests: int) -> tuple[tuple[int, RequestTable], ...]:
@@ -121,7 +57,7 @@ def shifted(table: RequestTable, start: int, requests: int, repeat: int, repeats
         raise TanrenError(
             f"expected a window of at least 1 request from 0 on, found {requests!r} from {start!r}"
         )
-    begin = start + _shift(requests, repeat, repeats)
+    begin = start + shift(requests, repeat, repeats)
     if begin + requests > len(table):
         raise TanrenError(
             f"repeat {repeat} of the window from request {start:,} would end with request "
@@ -129,6 +65,23 @@ def shifted(table: RequestTable, start: int, requests: int, repeat: int, repeats
             hint="use shorter windows, or fewer",
         )
     return table.slice(begin, begin + requests)
+
+
+def shift(requests: int, repeat: int, repeats: int) -> int:
+    """How many requests later a repeat begins than its window.
+
+    Raises:
+        TanrenError: there is no repeat, or the repeats would all be the same.
+    """
+    if repeats < 1:
+        raise TanrenError(f"expected at least 1 repeat, found {repeats!r}")
+    step = requests // (2 * repeats)
+    if repeats > 1 and step < 1:
+        raise TanrenError(
+            f"{repeats:,} repeats of a window of {requests!r} requests would all be the same",
+            hint=f"use windows of at least {2 * repeats:,} requests",
+        )
+    return repeat * step
 
 
 def compress(table: RequestTable, factor: float) -> RequestTable:
@@ -169,15 +122,6 @@ def factor_for_rate(table: RequestTable, requests_per_s: float) -> float:
             hint="take another window, or more requests",
         )
     return requests_per_s * span_s / len(table)
-
-
-def loads(table: RequestTable, requests_per_s: Sequence[float]) -> tuple[float, ...]:
-    """The load factors that give a window these mean rates, such as one below and one above the knee.
-
-    Raises:
-        TanrenError: as `factor_for_rate` does.
-    """
-    return tuple(factor_for_rate(table, rate) for rate in requests_per_s)
 
 
 def unique_heads(table: RequestTable) -> RequestTable:
@@ -222,19 +166,6 @@ def fitting(table: RequestTable, usable_blocks: int, block_size: int, max_model_
     blocks = -(-computed // block_size)
     what = f"need more than {usable_blocks:,} blocks of {block_size:,} tokens"
     return _leave_out(table, blocks > usable_blocks, what)
-
-
-def _shift(requests: int, repeat: int, repeats: int) -> int:
-    """How many requests later a repeat begins than its window."""
-    if repeats < 1:
-        raise TanrenError(f"expected at least 1 repeat, found {repeats!r}")
-    step = requests // (2 * repeats)
-    if repeats > 1 and step < 1:
-        raise TanrenError(
-            f"{repeats:,} repeats of a window of {requests!r} requests would all be the same",
-            hint=f"use windows of at least {2 * repeats:,} requests",
-        )
-    return repeat * step
 
 
 def _leave_out(table: RequestTable, left_out: NDArray[np.bool_], what: str) -> RequestTable:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,7 @@ from tanren_dsl.cli.output import print_table
 from tanren_dsl.sim.replay import simulate_stock
 from tanren_dsl.trace.read import read_trace
 from tests.cli.conftest import LRU, SMALL, Run, data, refused
-
-_SHARED = Path(os.environ.get("TANREN_SHARED", Path(__file__).parents[3] / "shared"))
+from tests.public import MOONCAKE, public_trace
 
 
 def test_simulate_prints_rows_for_every_policy_and_capacity(run: Run) -> None:
@@ -114,12 +112,10 @@ def test_headroom_says_when_there_is_none(run: Run) -> None:
 
 
 def test_the_conversation_trace_gives_the_published_counts(run: Run) -> None:
-    path = _SHARED / "data" / "mooncake_conversation.jsonl"
-    if not path.is_file():
-        pytest.skip(f"the Mooncake conversation trace is not at {path} (set TANREN_SHARED)")
-    found = data(run("simulate", "lru", "--trace", str(path), "--capacity", "10000", "--json"))
+    public_trace(MOONCAKE)  # skips where it is not
+    found = data(run("simulate", "lru", "--trace", str(MOONCAKE), "--capacity", "10000", "--json"))
     assert found["results"][0]["hits"] == 61_046
-    (row,) = data(run("headroom", str(path), "--capacity", "10000", "--json"))["results"]
+    (row,) = data(run("headroom", str(MOONCAKE), "--capacity", "10000", "--json"))["results"]
     assert row["lru_hits"] == 61_046
     assert 15.4 < 100 * (row["belady_hits"] - row["lru_hits"]) / row["lookups"] < 15.6
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +16,7 @@ from tanren_dsl.ir import Policy
 from tanren_dsl.sim.latency import read_latency
 from tanren_dsl.sim.profiles import PROFILES
 from tanren_dsl.trace.read import read_trace
-
-SHARED = Path(os.environ.get("TANREN_SHARED", Path(__file__).parents[3] / "shared"))
-AZURE = SHARED / "data" / "azure_llm_2023_conv.csv"
+from tests.public import AZURE
 
 EVERY = loads("""\
 policy every : schedule

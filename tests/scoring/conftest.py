@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +13,8 @@ from tanren_dsl.scoring.settings import Settings
 from tanren_dsl.sim.latency import Latency
 from tanren_dsl.trace.read import read_trace
 from tanren_dsl.trace.table import RequestTable
+from tests.public import AZURE, public_trace
 
-SHARED = Path(os.environ.get("TANREN_SHARED", Path(__file__).parents[3] / "shared"))
 LATENCY = Latency("test", "made up for tests", "estimate", 20_000.0, 80.0, 10_000.0, 400.0, 300.0, 200.0)
 SMALL = Settings(requests=120, capacity=8000, max_num_seqs=16, candidates=6)
 
@@ -34,10 +32,7 @@ def board_of(settings: Settings, names: Sequence[str], trace: RequestTable | Non
 @pytest.fixture(scope="session")
 def azure() -> RequestTable:
     """The public Azure conversation trace of 2023."""
-    path = SHARED / "data" / "azure_llm_2023_conv.csv"
-    if not path.is_file():
-        pytest.skip(f"the Azure conversation trace is not at {path} (set TANREN_SHARED)")
-    return read_trace(path)
+    return public_trace(AZURE)
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,22 +19,16 @@ from tanren_dsl.sim.rule import belady, stock, victims_of
 from tanren_dsl.trace.read import read_trace
 from tanren_dsl.trace.statistics import infinite_hits
 from tanren_dsl.trace.table import RequestTable
+from tests.public import MOONCAKE, public_trace
 from tests.sim.naive import Naive, head, obey, random_trace
 from tests.strategies import policies
-
-SHARED = Path(os.environ.get("TANREN_SHARED", Path(__file__).parents[2].parent / "shared"))
-MOONCAKE = SHARED / "data" / "mooncake_conversation.jsonl"
-needs_mooncake = pytest.mark.skipif(
-    not MOONCAKE.exists(), reason=f"the public Mooncake trace is not at {MOONCAKE}"
-)
 
 
 @cache
 def mooncake() -> RequestTable:
-    return read_trace(str(MOONCAKE))
+    return public_trace(MOONCAKE)
 
 
-@needs_mooncake
 @pytest.mark.parametrize("engine", ["vllm-0.19", "vllm-0.32"])
 @pytest.mark.parametrize(
     ("capacity", "hits"), [(1000, 12847), (10000, 61046), (30000, 93978), (50000, 102290), (100000, 104924)]
@@ -46,13 +38,11 @@ def test_lru_matches_the_published_counts(engine: str, capacity: int, hits: int)
     assert (result.hits, result.lookups) == (hits, 288_500)
 
 
-@needs_mooncake
 @pytest.mark.parametrize(("capacity", "hits"), [(1000, 51705), (10000, 105710), (30000, 105710)])
 def test_belady_with_pins_matches_the_reference(capacity: int, hits: int) -> None:
     assert simulate_belady(mooncake(), capacity).hits == hits
 
 
-@needs_mooncake
 @pytest.mark.parametrize(
     ("capacity", "window", "points"), [(10000, 64, 1.8), (10000, 1024, 8.7), (30000, 64, 0.8)]
 )
@@ -65,7 +55,6 @@ def test_belady_in_the_considered_set_gains_what_the_reference_says(
     assert round(100 * gain / 288_500, 1) == points
 
 
-@needs_mooncake
 def test_lfu_with_every_block_considered_matches_the_reference() -> None:
     lfu = loads("policy lfu : evict order by uses, last_use candidates all")
     assert simulate(mooncake(), lfu, compile_ordering, 50_000).hits == pytest.approx(99_205, abs=60)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from tanren_dsl.trace.read import read_trace
 from tanren_dsl.trace.table import RequestTable
-
-SHARED = Path(os.environ.get("TANREN_SHARED", Path(__file__).parents[2].parent / "shared"))
+from tests.public import MOONCAKE
 
 
 def the_trace() -> RequestTable:
     """The public Mooncake conversation trace where present, else the embedded generator's."""
-    path = SHARED / "data" / "mooncake_conversation.jsonl"
-    if path.exists():
-        return read_trace(str(path))
-    print(f"note: {path} is not there; measured on the embedded trace, which the targets are not about")
+    if MOONCAKE.exists():
+        return read_trace(MOONCAKE)
+    print(f"note: {MOONCAKE} is not there; measured on the embedded trace, which the targets are not about")
     return read_trace("chat:0:12000")
 
 

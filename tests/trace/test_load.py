@@ -15,8 +15,6 @@ from tanren_dsl.trace.load import (
     cut,
     factor_for_rate,
     fitting,
-    loads,
-    protocol,
     shifted,
     unique_heads,
     without_empty,
@@ -105,7 +103,6 @@ def test_the_factor_for_a_rate_reaches_it(table: RequestTable, rate: float) -> N
     factor = factor_for_rate(table, rate)
     span_us = len(table) / rate * 1e6
     assert compress(table, factor).arrival_us[-1] == pytest.approx(span_us, abs=0.51, rel=1e-9)
-    assert loads(table, (rate, 2 * rate)) == (factor, factor_for_rate(table, 2 * rate))
 
 
 def test_no_factor_gives_a_rate_to_what_arrives_at_once() -> None:
@@ -168,54 +165,6 @@ def test_a_repeat_past_the_end_or_like_another_is_refused() -> None:
             shifted(table, 0, 8, repeat, repeats)
     with pytest.raises(TanrenError, match="window of at least 1 request"):
         shifted(table, -1, 8, 0, 1)
-
-
-@given(st.integers(0, 300), st.integers(1, 6), st.integers(1, 40), st.integers(1, 4))
-def test_the_protocol_is_windows_by_loads_by_repeats(
-    length: int, windows: int, requests: int, repeats: int
-) -> None:
-    assume(repeats == 1 or requests >= 2 * repeats)
-    table, factors = numbered(length), (0.5, 4)
-    reach = requests + (repeats - 1) * (requests // (2 * repeats))
-    if windows * reach > length:
-        with pytest.raises(TanrenError, match="do not fit"):
-            protocol(table, requests=requests, loads=factors, windows=windows, repeats=repeats)
-        return
-    found = protocol(table, requests=requests, loads=factors, windows=windows, repeats=repeats)
-    keys = [(one.window, one.load, one.repeat) for one in found]
-    assert keys == [(w, load, k) for w in range(windows) for load in factors for k in range(repeats)]
-    assert len({one.label for one in found}) == len(found)
-    for one in found:
-        one.table.check()
-        assert len(one.table) == requests
-        # one request a second, compressed
-        assert one.table.arrival_us[-1] == (requests - 1) * 1_000_000 / one.load
-        for other in found:
-            (low, high), (start, stop) = span(one.table), span(other.table)
-            assert one.window == other.window or high <= start or stop <= low
-
-
-def test_a_protocol_that_does_not_fit_says_what_would() -> None:
-    with pytest.raises(TanrenError, match=r"4 windows of 25 requests, 31 with their.*has 100") as caught:
-        protocol(numbered(100), requests=25, loads=(1.0,))
-    assert "windows of 20 requests fit" in str(caught.value)
-    assert len(protocol(numbered(100), requests=20, loads=(1.0,))) == 8
-    with pytest.raises(TanrenError, match="do not fit") as caught:
-        protocol(numbered(12), requests=9, loads=(1.0,))
-    assert "hint" not in str(caught.value)
-
-
-def test_a_protocol_needs_loads_each_once() -> None:
-    with pytest.raises(TanrenError, match="found none"):
-        protocol(numbered(100), requests=10, loads=())
-    with pytest.raises(TanrenError, match="2 stands there twice"):
-        protocol(numbered(100), requests=10, loads=(2, 2.0))
-    with pytest.raises(TanrenError, match="expected a factor"):
-        protocol(numbered(100), requests=10, loads=(0.0,))
-    with pytest.raises(TanrenError, match="at least 1 window"):
-        protocol(numbered(100), requests=10, loads=(1.0,), windows=0)
-    with pytest.raises(TanrenError, match="at least 1 repeat"):
-        protocol(numbered(100), requests=10, loads=(1.0,), repeats=0)
 
 
 @given(tables())
@@ -281,14 +230,13 @@ def test_what_is_left_out_does_not_break_what_is_shared() -> None:
     assert "are longer than 1,500 tokens" in found.notes[-2] + found.notes[-1]
 
 
-def test_the_public_trace_runs_through_the_protocol(azure_conversation: RequestTable) -> None:
+def test_the_public_trace_is_cut_shifted_and_compressed(azure_conversation: RequestTable) -> None:
     table = without_empty(fitting(azure_conversation, 1000, 16, 16_000))
     assert len(table) == 19_366
-    first = table.head(2000)
-    slow, fast = loads(first, (10.0, 20.0))
-    found = protocol(table, requests=2000, loads=(slow, fast))
-    assert len(found) == 16
-    assert statistics(found[0].table)["requests_per_s"] == pytest.approx(10.0)
-    assert statistics(found[2].table)["requests_per_s"] == pytest.approx(20.0)
-    assert found[-1].label == f"window 3, load {fast:g}, repeat 1"
-    assert found[-1].table.name == "azure_llm_2023_conv.csv[15024:17024]"
+    windows = cut(table, 4, 2500)
+    assert [start for start, _ in windows] == [0, 4841, 9683, 14_524]
+    for rate in (10.0, 20.0):
+        found = shifted(table, 14_524, 2000, 1, 2)
+        faster = compress(found, factor_for_rate(found, rate))
+        assert statistics(faster)["requests_per_s"] == pytest.approx(rate)
+        assert faster.name == "azure_llm_2023_conv.csv[15024:17024]"

@@ -345,6 +345,53 @@ def _start(status: dict[str, Any], what: str, how: str, base: Any, reason: str |
         _LOG.warning("tanren: %s stands aside, %s: %s", name, _OWN_ORDER, reason)
 
 
+class Part:
+    """A policy at work: what its guard counts, and when it switches the policy off.
+
+    A part has `status`, `counts()`, and `give_back()`, which returns to vLLM what the part took.
+    """
+
+    status: dict[str, Any]
+    noun = "decisions"
+
+    def __init__(self) -> None:
+        self.on, self.said = True, False
+        self.budget_s = seconds_allowed()
+        self.errors = 0
+        self.slow = self.spent_s = 0.0
+
+    def spent(self, took_s: float) -> None:
+        """A decision took so long; too many slow ones in quick succession switch the policy off."""
+        self.spent_s += took_s
+        self.slow -= self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
+        if took_s > self.budget_s:
+            self.slow += 1
+            if self.slow > _SLOW_LIMIT - 0.5:
+                self.off(f"{_SLOW_LIMIT} {self.noun} over {self.budget_s * 1e3:g} ms (TANREN_BUDGET_MS)")
+
+    def failed(self, error: Exception) -> None:
+        """One of our own steps failed: the policy is off, and vLLM goes on."""
+        self.errors += 1
+        self.off(in_one_line(error))
+
+    def off(self, reason: str) -> None:
+        """Give every decision back to vLLM, for good, and say so once."""
+        if not self.on:
+            return
+        self.on = False
+        try:
+            self.give_back()
+        except Exception as error:  # vLLM replaced what we knew: it stays as it is
+            reason = f"{reason}; {in_one_line(error)}"
+        if self.status.get("live") is self:
+            self.status["mode"] = f"off: {reason}"
+        _LOG.error("tanren: policy %s is off, vLLM's own order holds: %s", self.status["policy"], reason)
+
+    def give_back(self) -> None:
+        """Return to vLLM what the part took."""
+        raise NotImplementedError
+
+
 def say_farewell(part: Any) -> None:
     """One line at shutdown, once."""
     if not part.said:
@@ -761,10 +808,11 @@ _LENGTH = deque.__len__
 _ALWAYS = EVERY_STEP or PREEMPT_KEYS > 0  # there is something to do in every step
 
 
-class Dispatcher(Requests):
+class Dispatcher(Part, Requests):
     """The policy at work: once a step, the requests in order of service."""
 
     status = _LINE_STATUS
+    noun = "steps"
 
     @staticmethod
     def reason_not_to_attach(scheduler: Any) -> str | None:
@@ -777,14 +825,12 @@ class Dispatcher(Requests):
         return None
 
     def __init__(self, scheduler: Any) -> None:
-        super().__init__(scheduler)
-        self.on, self.said = True, False
+        Part.__init__(self)
+        Requests.__init__(self, scheduler)
         pool = scheduler.kv_cache_manager.block_pool
         self.free_queue, self.usable = pool.free_block_queue, len(pool.blocks) - 1
-        self.budget_s = seconds_allowed()
         self.mark, self.tokens, self.ran = 0.0, 0, 0
-        self.orderings = self.faults = self.rescued = self.errors = 0
-        self.slow = self.spent_s = 0.0
+        self.orderings = self.faults = self.rescued = 0
         self.tally = np.zeros(6)
         guards = GUARD and os.environ.get("TANREN_NO_GUARD") != "1"
         self.seed_us = number_of("TANREN_GUARD_SEED_S", _GUARD_SEED_US, 1e6)
@@ -875,11 +921,7 @@ class Dispatcher(Requests):
         if waiting or (PREEMPT_KEYS and self.ran > 1):
             began = time.perf_counter()
             self._order(waiting, running)
-            took_s = time.perf_counter() - began
-            self.spent_s += took_s
-            self.slow -= self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
-            if took_s > self.budget_s:
-                self._was_slow()
+            self.spent(time.perf_counter() - began)
 
     def step_ends(self, output: Any) -> None:
         """What the step did is known: who was admitted, after what wait."""
@@ -903,7 +945,6 @@ class Dispatcher(Requests):
                 self._fill(number)
         self.fresh.clear()
         n = self.lined = still_waiting(self.line, self.lined, self.waits_now)
-        fault = False
         if n > 1 or (PREEMPT_KEYS and self.ran > 1):
             self._freeze_signals(n)
         if n > 1:
@@ -961,7 +1002,7 @@ class Dispatcher(Requests):
         if "running" in LINE_READS:
             decision[RUNNING] = float(self.ran)
         if "kv_free" in LINE_READS:
-            decision[KV_FREE] = self.free_queue.num_free_blocks / self.usable
+            decision[KV_FREE] = self.free_queue.num_free_blocks / max(1, self.usable)
         if "hit_rate" in LINE_READS:
             decision[HIT_RATE] = self.tally[2]
         if "service_rate" in LINE_READS:
@@ -1011,35 +1052,11 @@ class Dispatcher(Requests):
             to_be_pushed_out(self.decision, self.rows, self.line[:2], 2, self.run_keys, *args[1:], self.out)
         moving_mean(np.zeros(2), 0, 0.5, WAITS)
 
-    # -- the guard ---------------------------------------------------------------
-
-    def _was_slow(self) -> None:
-        self.slow += 1
-        if self.slow > _SLOW_LIMIT - 0.5:
-            self.off(f"{_SLOW_LIMIT} steps over {self.budget_s * 1e3:g} ms (TANREN_BUDGET_MS)")
-
-    def failed(self, error: Exception) -> None:
-        """One of our own steps failed: the policy is off, and vLLM goes on."""
-        self.errors += 1
-        self.off(in_one_line(error))
-
-    def off(self, reason: str) -> None:
-        """Give every decision back to vLLM, for good, and say so once."""
-        if not self.on:
-            return
-        self.on = False
-        try:
-            self.rest()
-            self._give_back(self.scheduler.waiting)
-        except Exception as error:  # the queue is another one by now: it stays as it is
-            reason = f"{reason}; {in_one_line(error)}"
-        if self.status.get("live") is self:
-            self.status["mode"] = f"off: {reason}"
-        _LOG.error("tanren: policy %s is off, vLLM's own order holds: %s", LINE_POLICY, reason)
-
-    def _give_back(self, waiting: Any) -> None:
+    def give_back(self) -> None:
+        """VLLM's `schedule()`, and its queue in the order in which the requests were added."""
+        self.rest()
+        waiting, last = self.scheduler.waiting, len(self.requests)
         waiting.__class__ = self.stock_waiting
-        last = len(self.requests)
         own = sorted(waiting, key=lambda request: self.number.get(request.request_id, last))
         waiting.clear()
         waiting.extend(own)

@@ -178,35 +178,6 @@ def ring_pop_front(ring, pos, ends, n, out):
 
 
 @_jit
-def ring_consider(ring, pos, ends, n, extra, plain, scored):
-    """The considered set of an allocation of n blocks: the first n + extra free ones.
-
-    Those marked UNSCORED go to `plain`, the others to `scored`, each in the engine's
-    order. Stops early when the first n are all unscored, for then those are taken.
-    Returns (number of plain, number of scored). May close gaps; the order does not change.
-    """
-    mask = ring.shape[0] - 1
-    want = min(n + extra, ends[2])
-    at = ends[0]
-    plains = 0
-    rated = 0
-    while plains + rated < want:
-        entry = ring[at & mask]
-        at += 1
-        if entry < UNSCORED:
-            scored[rated] = entry
-            rated += 1
-        elif entry != EMPTY:
-            plain[plains] = entry & LOW
-            plains += 1
-            if plains == n and rated == 0:
-                break
-    if at - ends[0] > 2 * want + 64:
-        ring_close(ring, pos, ends, at)
-    return plains, rated
-
-
-@_jit
 def spare_of(considered, n):
     """How many blocks beyond n a ranking of so many considered ones names, for the rest of the step."""
     return min(SPARE, (considered - n) // 2)
@@ -345,12 +316,6 @@ def ring_take(ring, pos, ends, n, spare, plain, plains, scored, rated, keys, fla
     for i in range(n):
         ring_remove(ring, pos, ends, out[i])
     return 0
-
-
-def new_ring(blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Empty queue for block ids 0 to blocks - 1: (ring, pos, ends)."""
-    size = 1 << max(4, (2 * blocks + 2).bit_length())
-    return np.zeros(size, np.uint32), np.full(blocks, -1, np.int64), np.array([1 << 40, 1 << 40, 0], np.int64)
 
 
 HEAP_SIZE = 0
@@ -578,14 +543,6 @@ def row_released(rows, block, now, hashed):
         row[LAST_USE] = now
 
 
-def new_rows(blocks: int) -> np.ndarray:
-    """Rows of zeros, each on cache lines of its own: float64[blocks, ROW_WIDTH]."""
-    room = np.empty(max(blocks * ROW_WIDTH + 8, HUGE // 8))
-    room.fill(0.0)
-    start = -(room.ctypes.data // 8) % 8
-    return room[start : start + blocks * ROW_WIDTH].reshape(blocks, ROW_WIDTH)
-
-
 @_jit
 def maximum(x, y):
     """The second if it is greater, else the first."""
@@ -687,6 +644,53 @@ def _start(status: dict[str, Any], what: str, how: str, base: Any, reason: str |
     else:
         status.update(mode=reason, live=None)
         _LOG.warning("tanren: %s stands aside, %s: %s", name, _OWN_ORDER, reason)
+
+
+class Part:
+    """A policy at work: what its guard counts, and when it switches the policy off.
+
+    A part has `status`, `counts()`, and `give_back()`, which returns to vLLM what the part took.
+    """
+
+    status: dict[str, Any]
+    noun = "decisions"
+
+    def __init__(self) -> None:
+        self.on, self.said = True, False
+        self.budget_s = seconds_allowed()
+        self.errors = 0
+        self.slow = self.spent_s = 0.0
+
+    def spent(self, took_s: float) -> None:
+        """A decision took so long; too many slow ones in quick succession switch the policy off."""
+        self.spent_s += took_s
+        self.slow -= self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
+        if took_s > self.budget_s:
+            self.slow += 1
+            if self.slow > _SLOW_LIMIT - 0.5:
+                self.off(f"{_SLOW_LIMIT} {self.noun} over {self.budget_s * 1e3:g} ms (TANREN_BUDGET_MS)")
+
+    def failed(self, error: Exception) -> None:
+        """One of our own steps failed: the policy is off, and vLLM goes on."""
+        self.errors += 1
+        self.off(in_one_line(error))
+
+    def off(self, reason: str) -> None:
+        """Give every decision back to vLLM, for good, and say so once."""
+        if not self.on:
+            return
+        self.on = False
+        try:
+            self.give_back()
+        except Exception as error:  # vLLM replaced what we knew: it stays as it is
+            reason = f"{reason}; {in_one_line(error)}"
+        if self.status.get("live") is self:
+            self.status["mode"] = f"off: {reason}"
+        _LOG.error("tanren: policy %s is off, vLLM's own order holds: %s", self.status["policy"], reason)
+
+    def give_back(self) -> None:
+        """Return to vLLM what the part took."""
+        raise NotImplementedError
 
 
 def say_farewell(part: Any) -> None:
@@ -1307,7 +1311,7 @@ def fill_counts(settled, table, ids, slots, n):
 
 @_jit
 def _consider(state, n, extra):
-    """`ring_consider` that also notes the places of the scored blocks in the ring, and closes no gaps.
+    """The considered set, as the simulator takes it; with the places of the scored blocks in the ring.
 
     Returns the numbers of both and the position behind the considered set.
     """
@@ -1588,7 +1592,7 @@ class _Asking:
 _MANY_PENDING = 256
 
 
-class Evictor:
+class Evictor(Part):
     """The policy at work: a mirror of the free queue and the signals, in flat arrays by block id."""
 
     status = _STATUS
@@ -1608,7 +1612,7 @@ class Evictor:
         return None
 
     def __init__(self, scheduler: Any) -> None:
-        self.on, self.said = True, False
+        super().__init__()
         self.scheduler = scheduler
         self.manager = scheduler.kv_cache_manager
         self.pool = self.manager.block_pool
@@ -1620,12 +1624,9 @@ class Evictor:
         self.block_size = int(scheduler.block_size)
         self.unhashed_unscored = hasattr(self.queue, "prepend_n")
         self.extra = count if PERCENT is None else -int(-PERCENT * self.usable // 100)
-        self.budget_s = seconds_allowed()
         self.start = CLOCK()
         self.now = 0.0
         self.mark, self.tokens = 0.0, 0
-        self.errors = 0
-        self.slow = self.spent_s = 0.0
         self.admission: tuple[Any, int] | None = None
         self.hit_end: Any = None
 
@@ -1786,11 +1787,7 @@ class Evictor:
             return list(map(self.block_of, self.named[at : at + n]))
         began = time.perf_counter()
         victims = self._decide(n, free)
-        took_s = time.perf_counter() - began
-        self.spent_s += took_s
-        self.slow -= self.slow / _SLOW_MEMORY  # a rare pause of the machine is forgotten
-        if took_s > self.budget_s:
-            self._was_slow()
+        self.spent(time.perf_counter() - began)
         return victims
 
     def _decide(self, n: int, free: int) -> list[Any] | None:
@@ -1814,30 +1811,12 @@ class Evictor:
             self.named, self.standing = named, len(named)
         return list(map(self.block_of, named[at : self.at])) if answer in (_PICKED, _STANDS) else None
 
-    def _was_slow(self) -> None:
-        self.slow += 1
-        if self.slow > _SLOW_LIMIT - 0.5:
-            self.off(f"{_SLOW_LIMIT} decisions over {self.budget_s * 1e3:g} ms (TANREN_BUDGET_MS)")
-
-    # -- the guard ---------------------------------------------------------------
-
-    def failed(self, error: Exception) -> None:
-        """One of our own steps failed: the policy is off, and vLLM goes on."""
-        self.errors += 1
-        self.off(in_one_line(error))
-
-    def off(self, reason: str) -> None:
-        """Give every decision back to vLLM, for good, and say so once."""
-        if not self.on:
-            return
-        self.on = False
+    def give_back(self) -> None:
+        """VLLM's queue and its methods as they were."""
         self.queue.__class__ = self.stock_queue
         for owner, name, original, ours in self.wrapped:
             if vars(owner).get(name) is ours:  # else another has wrapped it since
                 setattr(owner, name, original)
-        if self.status.get("live") is self:
-            self.status["mode"] = f"off: {reason}"
-        _LOG.error("tanren: policy %s is off, vLLM's own order holds: %s", POLICY, reason)
 
     def counts(self) -> dict[str, Any]:
         """Decisions scored, those that fell back on the engine's order, and what they cost."""
