@@ -5,24 +5,19 @@ A TOML file becomes one frozen value. Every error names the key; an unknown key 
 
 from __future__ import annotations
 
-import math
 import tomllib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
 
 from tanren_dsl.check import check
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.evolve.operators import Limits, Rates
+from tanren_dsl.evolve.reader import Reader
 from tanren_dsl.evolve.windows import Capacities, Cut
 from tanren_dsl.printer import print_policy
 from tanren_dsl.sim.profiles import PROFILES
 from tanren_dsl.source import Source
 from tanren_dsl.syntax import Knob, Name, OrderBy, PolicyText
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ def parse_problem(text: str, source: str, folder: Path = Path(), stem: str = "pr
         raise TanrenError(f"{source}: not TOML: {error}") from None
     except (ValueError, RecursionError):
         raise TanrenError(f"{source}: not TOML: a number or the nesting is too big") from None
-    top = _Reader(source, "", data)
+    top = Reader(source, "", data)
     engine = top.text("engine", "vllm-0.19")
     if engine not in PROFILES:
         raise top.error("engine", f"one of {', '.join(PROFILES)}", engine)
@@ -136,14 +131,14 @@ def _located(trace: str, folder: Path) -> str:
     return str(beside) if not Path(trace).is_absolute() and beside.is_file() else trace
 
 
-def _cuts(windows: _Reader, role: str) -> tuple[Cut, ...]:
+def _cuts(windows: Reader, role: str) -> tuple[Cut, ...]:
     cuts = tuple(windows.each(role, _cut))
     if not cuts:
         raise windows.error(role, "at least one [start, stop]", windows.data.get(role, "nothing"))
     return cuts
 
 
-def _cut(reader: _Reader, key: str) -> Cut:
+def _cut(reader: Reader, key: str) -> Cut:
     value = reader.take(key)
     wanted = "[start, stop], two request numbers or two shares such as [0.0, 0.5]"
     if not isinstance(value, list) or len(value) != 2 or any(isinstance(end, bool) for end in value):
@@ -158,8 +153,8 @@ def _cut(reader: _Reader, key: str) -> Cut:
     return Cut(start, stop)
 
 
-def _candidates(top: _Reader) -> tuple[float | None, ...]:
-    def one(reader: _Reader, key: str) -> float | None:
+def _candidates(top: Reader) -> tuple[float | None, ...]:
+    def one(reader: Reader, key: str) -> float | None:
         if reader.data[key] == "all":
             reader.take(key)
             return None
@@ -171,7 +166,7 @@ def _candidates(top: _Reader) -> tuple[float | None, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _knobs(top: _Reader) -> tuple[Knob, ...]:
+def _knobs(top: Reader) -> tuple[Knob, ...]:
     found = []
     knobs = top.table("knobs")
     for name in knobs.data:
@@ -190,7 +185,7 @@ def _knobs(top: _Reader) -> tuple[Knob, ...]:
     return tuple(found)
 
 
-def _search(reader: _Reader) -> Search:
+def _search(reader: Reader) -> Search:
     known = Search()
     search = Search(
         population=reader.whole("population", known.population, least=2),
@@ -205,7 +200,7 @@ def _search(reader: _Reader) -> Search:
     return search
 
 
-def _limits(reader: _Reader) -> Limits:
+def _limits(reader: Reader) -> Limits:
     known = Limits()
     limits = Limits(
         reader.whole("nodes", known.nodes, least=3, most=400),
@@ -215,112 +210,9 @@ def _limits(reader: _Reader) -> Limits:
     return limits
 
 
-def _rates(reader: _Reader) -> Rates:
+def _rates(reader: Reader) -> Rates:
     found = {name: reader.number(name, value, low=0.0) for name, value in asdict(Rates()).items()}
     reader.finish()
     if not any(found.values()):
         raise TanrenError(f"{reader.source}: rates: expected one above 0, found only zeros")
     return Rates(**found)
-
-
-class _Reader:
-    """One table of the file; remembers which keys were asked for."""
-
-    def __init__(self, source: str, path: str, data: dict[str, Any]) -> None:
-        self.source, self.path, self.data = source, path, data
-        self._asked: set[str] = set()
-
-    def error(self, key: str, expected: str, found: object) -> TanrenError:
-        """A wrong value, with its key path."""
-        text = repr(found)
-        text = text if len(text) <= 60 else f"{text[:57]}..."
-        return TanrenError(f"{self.source}: {self._at(key)}: expected {expected}, found {text}")
-
-    def take(self, key: str) -> Any:
-        """A value as it is."""
-        self._asked.add(key)
-        return self.data.get(key)
-
-    def text(self, key: str, default: str | None = None) -> str:
-        """A text that is not empty."""
-        value = self._value(key, default, "a text")
-        if not isinstance(value, str) or not value.strip():
-            raise self.error(key, "a text", value)
-        return value
-
-    def truth(self, key: str, default: bool) -> bool:
-        """`true` or `false`."""
-        value = self._value(key, default, "true or false")
-        if not isinstance(value, bool):
-            raise self.error(key, "true or false", value)
-        return value
-
-    def whole(self, key: str, default: int | None = None, *, least: int = 0, most: int = 10_000_000) -> int:
-        """A whole number in a range."""
-        words = f"a whole number from {least:,} to {most:,}"
-        value = self._value(key, default, words)
-        if value is default and default is not None:
-            return default
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self.error(key, words, value)
-        return value
-
-    def number(
-        self, key: str, default: float | None = None, *, low: float = -math.inf, high: float = math.inf,
-        above: bool = False, words: str = "a number",
-    ) -> float:  # fmt: skip
-        """A finite number in a range; `above` leaves the lower end out."""
-        if low > -math.inf:
-            words += f" above {low:g}" if above else f" of at least {low:g}"
-        if high < math.inf:
-            words += f" and at most {high:g}"
-        value = self._value(key, default, words)
-        try:
-            number = math.nan
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                number = float(value)
-        except OverflowError:  # a whole number beyond the largest double
-            number = math.inf
-        if not math.isfinite(number) or not low <= number <= high or (above and number == low):
-            raise self.error(key, words, value)
-        return number
-
-    def each(self, key: str, read: Any) -> Iterator[Any]:
-        """Every element of a list, read by `read(reader, index)`; none where the key is missing."""
-        values = self.take(key)
-        if values is None:
-            return
-        if not isinstance(values, list):
-            raise self.error(key, "a list", values)
-        inner = _Reader(self.source, self._at(key), {f"[{i}]": value for i, value in enumerate(values)})
-        for index in inner.data:
-            yield read(inner, index)
-
-    def table(self, key: str, *, required: bool = False) -> _Reader:
-        """A sub-table, empty where it is missing."""
-        value: Any = self._value(key, None if required else {}, "a table")
-        if not isinstance(value, dict):
-            raise self.error(key, "a table", value)
-        return _Reader(self.source, self._at(key), value)
-
-    def finish(self) -> None:
-        """Refuse what nobody asked for."""
-        for key in self.data:
-            if key not in self._asked:
-                close = get_close_matches(key, sorted(self._asked), n=1)
-                known = ", ".join(sorted(self._asked))
-                hint = f"did you mean `{close[0]}`?" if close else f"known here: {known}"
-                raise TanrenError(f"{self.source}: {self._at(key)}: unknown key", hint=hint)
-
-    def _value(self, key: str, default: _T, words: str) -> Any | _T:
-        self._asked.add(key)
-        if key in self.data:
-            return self.data[key]
-        if default is None:
-            raise TanrenError(f"{self.source}: {self._at(key)}: expected {words}, found nothing")
-        return default
-
-    def _at(self, key: str) -> str:
-        if key.startswith("[") or not self.path:
-            return f"{self.path}{key}"
-        return f"{self.path}.{key}"
