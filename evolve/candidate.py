@@ -10,12 +10,12 @@ from deap import base
 
 from tanren_dsl.check import check, loads
 from tanren_dsl.errors import TanrenError
-from tanren_dsl.evolve.fitness import cost_of
 from tanren_dsl.evolve.generator import Tree
 from tanren_dsl.evolve.operators import slots_of
 from tanren_dsl.evolve.primitives import Key, Node, Primitives
 from tanren_dsl.evolve.translate import from_policy, to_syntax
-from tanren_dsl.ir import Apply, Fold, Policy
+from tanren_dsl.ir import Apply, Fold, Ordering, Policy
+from tanren_dsl.ops import OP_BY_NAME, SIGNAL_COST
 from tanren_dsl.parser import parse
 from tanren_dsl.printer import print_ordering, print_policy
 from tanren_dsl.signals import signals_of
@@ -75,13 +75,24 @@ def from_tree(
 
 
 def classics(primitives: Primitives) -> list[Candidate]:
-    """The packaged evict policies in order of name, at the problem's settings of their knobs."""
+    """The packaged policies of the set's kind that its mode can run, in order of name.
+
+    Their knobs stand at the problem's settings.
+    """
     found = []
-    folder = files("tanren_dsl.examples") / "evict"
+    folder = files("tanren_dsl.examples") / primitives.kind
     for file in sorted(folder.iterdir(), key=lambda item: item.name):
         if file.name.endswith(".tpl"):
-            found.append(_classic(file.read_text(encoding="utf-8"), file.name, primitives))
+            one = from_text(file.read_text(encoding="utf-8"), primitives, CLASSIC, name=file.name)
+            if runs_in(loads(one.text), primitives.mode):
+                found.append(one)
     return found
+
+
+def runs_in(policy: Policy, mode: str) -> bool:
+    """Whether a mode provides every signal that a policy reads."""
+    rows = signals_of(policy.kind)
+    return all(mode in rows[name].provided_by for name in policy.signals())
 
 
 def champion_text(candidate: Candidate, name: str, doc: str) -> str:
@@ -89,10 +100,9 @@ def champion_text(candidate: Candidate, name: str, doc: str) -> str:
     plain = replace(candidate.syntax, name=name, doc=doc, comments=())
     text = print_policy(plain)
     policy = loads(text)
-    keys = print_ordering(policy.order)
     settings = [decl for decl in plain.decls if isinstance(decl, Knob)]
     considered = [decl for decl in plain.decls if isinstance(decl, Candidates)]
-    shell = print_policy(replace(plain, decls=(*settings, *_parsed(keys), *considered)))
+    shell = print_policy(replace(plain, decls=(*settings, *_parsed(policy), *considered)))
     return shell if len(shell) < len(text) and key_of(loads(shell)) == key_of(policy) else text
 
 
@@ -103,8 +113,29 @@ def key_of(policy: Policy) -> str:
     >>> key_of(a) == key_of(b)
     True
     """
+    orders = [policy.order] if policy.preempt is None else [policy.order, policy.preempt]
+    knobs = sorted((knob.name, knob.unit_text, knob.default) for knob in policy.knobs)
+    return _hash(repr((*map(_keys_of, orders), policy.percent, knobs)))
+
+
+def cost_of(policy: Policy) -> float:
+    """Complexity of the normal form by the weights of the operator table.
+
+    >>> cost_of(loads("policy p : evict order by uses / mean(uses), last_use"))
+    5.5
+    """
+    orders = [policy.order] if policy.preempt is None else [policy.order, policy.preempt]
+    return sum(
+        OP_BY_NAME[node.op].cost if isinstance(node, Apply | Fold) else SIGNAL_COST
+        for ordering in orders
+        for node in ordering.nodes
+    )
+
+
+def _keys_of(ordering: Ordering) -> list[str]:
+    """A hash of each key."""
     done: list[str] = []
-    for node in policy.order.nodes:
+    for node in ordering.nodes:
         match node:
             case Apply(op, args):
                 text = f"{op}({','.join(done[arg] for arg in args)})"
@@ -113,14 +144,16 @@ def key_of(policy: Policy) -> str:
             case _:
                 text = repr(node)
         done.append(_hash(text))
-    knobs = sorted((knob.name, knob.unit_text, knob.default) for knob in policy.knobs)
-    return _hash(repr(([done[key] for key in policy.order.keys], policy.percent, knobs)))
+    return [done[key] for key in ordering.keys]
 
 
-def _parsed(keys: list[str]) -> tuple[Decl, ...]:
-    """The `order by` of these texts."""
+def _parsed(policy: Policy) -> tuple[Decl, ...]:
+    """The `order by`, and the `preempt by`, of a policy's normal form."""
+    text = f"policy p : {policy.kind} order by {', '.join(print_ordering(policy.order))}"
+    if policy.preempt is not None:
+        text += f" preempt by {', '.join(print_ordering(policy.preempt))}"
     try:
-        return parse(Source("<keys>", f"policy p : evict order by {', '.join(keys)}")).decls
+        return parse(Source("<keys>", text)).decls
     except TanrenError:
         return ()
 
@@ -129,9 +162,27 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _classic(text: str, name: str, primitives: Primitives) -> Candidate:
+def from_text(
+    text: str, primitives: Primitives, operator: str, parents: tuple[str, ...] = (), generation: int = 0, *,
+    name: str = "<policy>",
+) -> Candidate:  # fmt: skip
+    """The candidate of a text, at the problem's settings of its knobs; it has a tree if the set can say it.
+
+    Args:
+        text: of a policy.
+        primitives: the problem's set.
+        operator: how it came about; `CLASSIC` is followed by the policy's name.
+        parents: keys of the candidates that it was made from.
+        generation: in which it was born.
+        name: of the file, for messages.
+
+    Raises:
+        TanrenError: the text is no policy of the set's kind.
+    """
     source = Source(name, text)
     own = parse(source)
+    if own.kind != primitives.kind:
+        raise TanrenError(f"{name}: expected a policy of kind {primitives.kind}, found {own.kind}")
     decls = tuple(
         replace(decl, value=known.value)
         if isinstance(decl, Knob)
@@ -147,12 +198,13 @@ def _classic(text: str, name: str, primitives: Primitives) -> Candidate:
     if tree is not None:
         tree = _as_durations(tree, primitives)
         tree.key = key
-    return Candidate(key, syntax, cost_of(policy), f"{CLASSIC}{own.name}", (), 0, tree)
+    made = f"{operator}{own.name}" if operator.endswith(":") else operator
+    return Candidate(key, syntax, cost_of(policy), made, parents, generation, tree)
 
 
 def _as_durations(tree: Tree, primitives: Primitives) -> Tree:
     """The same policy with `-age` for a key `last_use`, and so on: durations can be scaled and weighed."""
-    since = {row.since: row for row in signals_of("evict").values() if row.since is not None}
+    since = {row.since: row for row in signals_of(primitives.kind).values() if row.since is not None}
     nodes: list[Node] = []
     for node, slot in zip(tree, slots_of(tree), strict=True):
         if slot is Key and node.arity == 0 and node.name in since:

@@ -12,12 +12,14 @@ from typing import Any
 
 from deap import gp
 
-from tanren_dsl.evolve.primitives import Considered, Key, Node, Order, Primitives, Slot, Truth
+from tanren_dsl.evolve.primitives import Beside, Key, Node, Order, Primitives, Slot, Truth
 from tanren_dsl.signals import signals_of
 from tanren_dsl.units import PLAIN, TIME, TOKENS, Number
 
 _STOP = 0.35
 """Chance to end with a terminal before the height is used up."""
+_STOPS: dict[Slot, float] = {Truth: 0.02, Beside: 0.7}
+"""That chance for truth values, and for leaving to the engine who is pushed out."""
 _CONSTANT = 0.2
 """Share of constants among plain terminals."""
 _FALLING = 0.3
@@ -52,7 +54,7 @@ class Generator:
             if height > 1 and sign is not None and rng.random() < _FALLING:
                 return [sign, *self.subtree(rng, slot, height - 1)]
         may_stop = bool(self._terminals(slot))
-        stop = 0.02 if slot is Truth else _STOP
+        stop = _STOPS.get(slot, _STOP)
         fitting = [node for node in self._branches(slot) if self._need(node) <= height]
         if may_stop and (not fitting or rng.random() < stop):
             return [self.terminal(rng, slot)]
@@ -79,8 +81,32 @@ class Generator:
             if op == "div":
                 other = [made.writer("add", [made.plain] * 2), made.constant(1.0), self._signal(rng, PLAIN)]
             nodes = [made.writer(op, [nodes[0].ret, other[0].ret]), *nodes, *other]
-        considered = self.terminal(rng, Considered)
-        return Tree([made.pset.mapping["order#1"], considered, made.writer("neg", [nodes[0].ret]), *nodes])
+        return self._ordered(rng, [made.writer("neg", [nodes[0].ret]), *nodes])
+
+    def balance(self, rng: Random) -> Tree:
+        """A key that weighs two quantities, each relative to its mean over what is ordered.
+
+        As in `prompt_tokens / mean(prompt_tokens) - 0.3 * (wait / mean(wait))`.
+        """
+        made = self.primitives
+        rows = [
+            row
+            for row in signals_of(made.kind).values()
+            if row.scope == "object" and row.relative and made.terminal(f"mean({row.name})") is not None
+        ]
+        parts = []
+        for row in rng.sample(rows, 2):
+            mean: Node = made.terminal(f"mean({row.name})")
+            own: Node = made.terminal(row.name)
+            parts.append([made.writer("div", [own.ret, mean.ret]), own, mean])
+        plain = made.plain
+        weighed = [made.writer("mul", [plain, plain]), self.constant(rng), *parts[1]]
+        joint = made.writer(rng.choice(("add", "sub")), [plain, plain])
+        return self._ordered(rng, [joint, *parts[0], *weighed])
+
+    def _ordered(self, rng: Random, key: list[Node]) -> Tree:
+        """The policy of one key; who is pushed out is left to the engine."""
+        return Tree([self.primitives.pset.mapping["order#1"], self.terminal(rng, Beside), *key])
 
     def terminal(self, rng: Random, slot: Slot) -> Node:
         """A signal, knob, aggregate or constant that fits a slot which has one."""
@@ -96,7 +122,7 @@ class Generator:
 
     def _signal(self, rng: Random, type_: Number) -> Node:
         """A signal of an object with this type."""
-        rows = signals_of("evict").values()
+        rows = signals_of(self.primitives.kind).values()
         names = [row.name for row in rows if row.scope == "object" and row.type == type_]
         known = [node for name in names if (node := self.primitives.terminal(name)) is not None]
         return rng.choice(known)

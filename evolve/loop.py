@@ -1,81 +1,86 @@
-"""The search: classics and random trees first, then generations; a champion at the end.
+"""The search: generations of candidates, a race in each, a champion and a gate at the end.
 
-The result depends on the problem and the seed alone, not on how many workers measure, or
-how fast: every individual has a random state of its own, and a generation begins when the
-last is measured in full.
+The result depends on the problem and the seed alone, not on how many workers measure, how fast,
+or how often the run was interrupted: every individual has a random state of its own, a generation
+begins when the last is measured, and a run that goes on takes the same way again, with what was
+measured and answered before taken from its folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from random import Random
+from typing import TYPE_CHECKING
 
+from tanren_dsl.check import loads
 from tanren_dsl.errors import TanrenError
-from tanren_dsl.evolve.candidate import Candidate, Score, champion_text, classics, from_tree
-from tanren_dsl.evolve.executor import Executor, Job, make_executor
-from tanren_dsl.evolve.fitness import Bench, Count, has_faults, mean_gain, measure_belady, measure_stock
-from tanren_dsl.evolve.generator import Generator, Tree
-from tanren_dsl.evolve.operators import Offspring, fresh, seeded, vary
-from tanren_dsl.evolve.outcome import Outcome, Row, rows_of, verdict_of
-from tanren_dsl.evolve.primitives import build_primitives
+from tanren_dsl.evolve.breeding import Breeder
+from tanren_dsl.evolve.candidate import Candidate, classics, from_tree
+from tanren_dsl.evolve.champion import crown
+from tanren_dsl.evolve.executor import Executor, make_executor
+from tanren_dsl.evolve.generator import Generator
+from tanren_dsl.evolve.measures import Arena, Judge, Stage
+from tanren_dsl.evolve.outcome import Outcome
+from tanren_dsl.evolve.population import Population, Progress, Step
 from tanren_dsl.evolve.problem import Problem
-from tanren_dsl.evolve.resolved import one_line, resolved_text
-from tanren_dsl.evolve.store import FINISHED, INTERRUPTED, Birth, CandidateRow, Store
-from tanren_dsl.evolve.windows import ROLES, Role, cut_windows
-from tanren_dsl.trace.read import read_trace
-from tanren_dsl.trace.table import RequestTable
+from tanren_dsl.evolve.racing import run_off
+from tanren_dsl.evolve.resolved import files_of, fingerprint, reopen, resolved_text
+from tanren_dsl.evolve.setup import Ground, prepare
+from tanren_dsl.evolve.store import FAILED, INTERRUPTED, MISSED, REACHED, RUNNING, Birth, Store
+from tanren_dsl.evolve.tuning import Tuner, places_of
+from tanren_dsl.evolve.windows import SEARCHED, Role
 
-_TRIES = 4
-"""Attempts at a text that was not seen before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Where a run stands: measurements done of those expected, and the best gain on train."""
-
-    phase: str
-    done: int
-    total: int
-    best: float | None
-
-
-Progress = Callable[[Step], None]
+if TYPE_CHECKING:  # brings a client for HTTP, which only a run with a model waits for
+    from tanren_dsl.evolve.proposing import Muse
 
 
 def run_evolution(
     problem: Problem, seed: int, out: Path, workers: int = 1, progress: Progress | None = None, *,
-    replace: bool = False,
+    replace: bool = False, resume: bool = False, replay: bool = False,
 ) -> Outcome:  # fmt: skip
     """Search, and leave a run folder.
 
     Args:
         problem: what is searched.
         seed: at least 0; the same seed gives the same champion.
-        out: the run folder; must be new or empty, or a run's with `replace`.
+        out: the run folder; must be new or empty, or a run's with `replace` or `resume`.
         workers: processes that measure; 1 measures in this one.
         progress: told after every measurement.
         replace: whether an earlier run in `out` may be removed.
+        resume: go on with the run in `out`, which must be of this problem and seed.
+        replay: take every answer of the language model from the folder, with no network.
 
     Raises:
         TanrenError: the problem, its trace or the folder is wrong.
     """
-    trace = read_trace(problem.trace, block_tokens=problem.block_tokens)
-    try:
-        windows = cut_windows(trace, problem.train, problem.validation, problem.capacities)
-    except TanrenError as error:
-        first = error.diagnostics[0]
-        raise TanrenError(f"{problem.source}: {first.message}", hint=first.hint) from None
-    bench = Bench(windows, problem.engine)
-    store = Store.create(out, resolved_text(problem, seed, trace), replace=replace)
+    progress = progress or _ignore
+    progress(Step("reading the trace", 0, 0, None))
+    if resume:
+        store = Store.open(out)
+        try:
+            ground = _same(store, problem, seed)
+        except TanrenError:
+            store.close()
+            raise
+    else:
+        ground = prepare(problem, lambda text: progress(Step(text.strip(), 0, 0, None)))
+        store = Store.create(out, resolved_text(ground, seed), files=files_of(problem), replace=replace)
+        store.note(
+            seed=str(seed), problem=fingerprint(problem), trace=ground.digest("train"),
+            holdout=ground.digest("holdout"),
+        )  # fmt: skip
     executor: Executor | None = None
-    ending = "failed"
+    ending = FAILED
     try:
-        run = _Run(problem, seed, bench, store, progress or _ignore)
-        executor = make_executor(bench, workers)
-        outcome = run.to_the_end(executor, trace)
-        ending = FINISHED
+        store.note(status=RUNNING)
+        progress(Step("compiling the simulator", 0, 0, None))
+        arena = ground.arena(SEARCHED, short=problem.racing.on)
+        # the base is measured before any worker starts: it finds the simulator compiled
+        judge = Judge(arena, _stages(problem))
+        executor = make_executor(arena, workers)
+        outcome = _Run(ground, seed, arena, judge, store, progress, replay).to_the_end(executor)
+        ending = REACHED if outcome.reached else MISSED
         return outcome
     except KeyboardInterrupt:
         ending = INTERRUPTED
@@ -91,206 +96,145 @@ def _ignore(step: Step) -> None:
     """Progress for nobody."""
 
 
-def _judged(tree: Tree, score: float) -> Tree:
-    tree.fitness = Score((score,))
-    return tree
+def _stages(problem: Problem) -> list[tuple[Role, Stage]]:
+    full: list[tuple[Role, Stage]] = [(role, "full") for role in SEARCHED]
+    return [*full, ("train", "short")] if problem.racing.on else full
+
+
+def _same(store: Store, problem: Problem, seed: int) -> Ground:
+    """The ground of a run that goes on; refuses another problem, seed or trace."""
+    if store.fact("seed") != str(seed) or store.fact("problem") != fingerprint(problem):
+        raise TanrenError(
+            f"{store.folder} holds a run of another problem or seed",
+            hint=f"its own is {store.folder / 'run.toml'}; choose another folder with --out",
+        )
+    return reopen(store)
 
 
 class _Run:
-    def __init__(self, problem: Problem, seed: int, bench: Bench, store: Store, progress: Progress) -> None:
-        self.problem, self.seed, self.bench, self.store, self.progress = problem, seed, bench, store, progress
-        progress(Step("compiling the simulator", 0, 0, None))
-        # before any worker starts: it finds the simulator compiled
-        self.stock = {count.place: count for role in ROLES for count in measure_stock(bench, role)}
-        self.primitives = build_primitives(problem.knobs, problem.candidates)
-        self.make = Generator(self.primitives)
-        self.known: dict[str, Candidate] = {}
-        self.counts: dict[Role, dict[str, tuple[Count, ...]]] = {role: {} for role in ROLES}
-        self.failed: dict[str, str] = {}
-        self.done = 0
-        self.total = problem.search.population * problem.search.generations  # grows by what comes after
+    def __init__(
+        self, ground: Ground, seed: int, arena: Arena, judge: Judge, store: Store, progress: Progress,
+        replay: bool,
+    ) -> None:  # fmt: skip
+        self.ground, self.seed, self.store, self.progress = ground, seed, store, progress
+        problem = ground.problem
+        self.problem, self.primitives = problem, ground.primitives
+        search = problem.search
+        self.population = Population(
+            judge, search.complexity, store, progress, search.population * search.generations
+        )
+        self.breeder = Breeder(problem, seed, self.primitives, Generator(self.primitives))
+        self.muse: Muse | None = None
+        if problem.models is not None:
+            from tanren_dsl.evolve.proposing import muse_of
 
-    def to_the_end(self, executor: Executor, trace: RequestTable) -> Outcome:
-        """All generations, then the selection."""
+            self.muse = muse_of(problem, problem.models, seed, arena, judge, store, replay=replay)
+        self.races = problem.racing.on
+
+    def to_the_end(self, executor: Executor) -> Outcome:
+        """All generations, then the selection and the gate."""
         references = classics(self.primitives)
-        generations = self.problem.search.generations
-        for generation in range(generations):
-            born = self._generation(generation, references)
-            self._measure("train", born, executor, f"generation {generation + 1} of {generations}")
+        search, population = self.problem.search, self.population
+        for generation in range(search.generations):
+            phase = f"generation {generation + 1} of {search.generations}"
+            if generation == 0:
+                born = self.breeder.first(references)
+            else:
+                born = self.breeder.next(generation, population, self._proposed(generation, phase))
+            self._compare(born, generation, executor, phase)
+            born += self._tuned(generation, executor, phase)
             births = [
                 Birth(generation, place, one.key, one.operator, one.parents) for place, one in enumerate(born)
             ]
-            self._record(born, births)
-        self._measure("train", references, executor, "classics on train")
-        finalists = self._finalists()
-        self.total = self.done + len(finalists) + len(references)
-        self._measure("validation", finalists, executor, "validation")
-        self._measure("validation", references, executor, "classics on validation")
-        self._record([*finalists, *references], [])
-        return self._outcome(finalists, references, trace)
+            self.store.record(population.rows(born), births)
+        population.measure(references, "train", "full", executor, "classics on train")
+        finalists = population.distinct()[: search.finalists]
+        population.total = population.done + len(finalists) + len(references)
+        population.measure(finalists, "validation", "full", executor, "validation")
+        population.measure(references, "validation", "full", executor, "classics on validation")
+        self.store.record(population.rows([*finalists, *references]), [])
+        goal = self._goal()
+        spent = self.muse.summary() if self.muse is not None else None
+        return crown(self.ground, self.seed, population, finalists, references, goal, self.store, spent)
 
-    def _generation(self, generation: int, references: Sequence[Candidate]) -> list[Candidate]:
-        search, born = self.problem.search, list[Candidate]()
-        if generation == 0 and search.seeds:
-            born = [one for one in references if one.tree is not None]
-        parents = self._parents() if generation else [_judged(one.tree, 0.0) for one in born if one.tree]
-        seen = {one.key for one in born}
-        for place in range(len(born), search.population):
-            with seeded(self.seed, generation, place) as rng:
-                for _ in range(_TRIES):
-                    made = self._made(generation, place, parents, rng)
-                    origin = tuple(parent.key for parent in made.parents)
-                    one = from_tree(made.tree, self.primitives, self.seed, made.operator, origin, generation)
-                    if one.key not in self.known and one.key not in seen:
-                        break
-            seen.add(one.key)
-            born.append(one)
-        return born
-
-    def _made(self, generation: int, place: int, parents: Sequence[Tree], rng: Random) -> Offspring:
-        """An individual; in the first generation by turns random, a changed classic, a product."""
-        problem = self.problem
-        if generation == 0:
-            turn = place % 3
-            if turn == 1 and parents:
-                parents = [rng.choice(parents)]
-            elif turn == 2:
-                return Offspring(self.make.product(rng), "product", ())
+    def _compare(self, born: Sequence[Candidate], generation: int, executor: Executor, phase: str) -> None:
+        """Measure a generation: all in the short stage, where there is one, the better part in full."""
+        population = self.population
+        new = list({one.key: one for one in born if one.key not in population.known}.values())
+        going: Sequence[Candidate] = new
+        if self.races:
+            population.measure(new, "train", "short", executor, f"{phase}, short stage")
+            marks = {population.behaviour(one, "train", "short") for one in new}
+            if generation == 0 and len(marks) < 2:
+                self.races = False  # nothing is ever evicted or delayed there: it tells no one apart
             else:
-                return Offspring(fresh(self.make, problem.limits, rng), "random", ())
-        return vary(parents, self.make, problem.rates, problem.limits, problem.search.tournament, rng)
+                heat = run_off(self.problem.racing, new, population)
+                population.stopped |= heat.stopped
+                population.done += len(new) - len(heat.going)
+                going = heat.going
+        population.measure(going, "train", "full", executor, phase)
 
-    def _parents(self) -> list[Tree]:
-        """The best distinct trees so far, with their fitness, best first."""
-        best = [(one.tree, self._score("train", one)) for one in self._distinct() if one.tree is not None]
-        return [_judged(tree, score) for tree, score in best[: self.problem.search.survivors]]
+    def _proposed(self, generation: int, phase: str) -> list[Candidate]:
+        """What the language model proposes; fewer, or nothing, where it fails or a cap is reached."""
+        if self.muse is None:
+            return []
+        found: list[Candidate] = []
+        for place in range(min(self.problem.search.proposals, self.problem.search.population)):
+            self.progress(
+                Step(f"{phase}, asking the model", self.population.done, self.population.total, None)
+            )
+            answer = self.muse.propose(generation, place, self.population)
+            if answer is None:
+                continue
+            one = self.breeder.proposed(answer.text, answer.parents, generation)
+            if one is not None and one.key not in {other.key for other in found}:
+                found.append(one)
+        return found
 
-    def _measure(self, role: Role, candidates: Iterable[Candidate], executor: Executor, phase: str) -> None:
-        """Measure whatever of these was not measured; a policy is measured once."""
-        jobs: dict[str, Job] = {}
-        repeated = 0
-        for one in candidates:
-            self.known.setdefault(one.key, one)
-            if one.key in jobs or one.key in self.counts[role] or one.key in self.failed:
-                repeated += 1
-            else:
-                jobs[one.key] = Job(one.key, one.text, role)
-        self.done += repeated
-        self.total = max(self.total, self.done + len(jobs))
-        best = self._best_gain()
-        self.progress(Step(phase, self.done, self.total, best))
-        for result in executor.run(list(jobs.values())):
-            if result.error is not None:
-                self.failed[result.key] = result.error
-            else:
-                self.counts[role][result.key] = result.counts
-                if role == "train" and not has_faults(result.counts):
-                    gain = mean_gain(result.counts, self.stock)
-                    best = gain if best is None else max(best, gain)
-            self.done += 1
-            self.progress(Step(phase, self.done, self.total, best))
+    def _tuned(self, generation: int, executor: Executor, phase: str) -> list[Candidate]:
+        """The best with other constants, in the generations where that is due."""
+        tuning, population = self.problem.tuning, self.population
+        if not tuning.every or (generation + 1) % tuning.every:
+            return []
+        rows = [one for one in population.distinct() if one.tree is not None and places_of(one.tree)]
+        chosen = rows[: tuning.best]
+        tuners = [
+            Tuner(one.tree, self.primitives, _number(self.seed, generation, place), tuning.population,
+                  tuning.sigma)
+            for place, one in enumerate(chosen) if one.tree is not None
+        ]  # fmt: skip
+        found: list[Candidate] = []
+        population.total += len(tuners) * tuning.steps * tuning.population
+        for _ in range(tuning.steps):
+            asked = [
+                [from_tree(tree, self.primitives, self.seed, "tuned", (one.key,), generation)
+                 for tree in tuner.ask()]
+                for one, tuner in zip(chosen, tuners, strict=True)
+            ]  # fmt: skip
+            everyone = [one for made in asked for one in made]
+            population.measure(everyone, "train", "full", executor, f"{phase}, tuning constants")
+            for tuner, made in zip(tuners, asked, strict=True):
+                tuner.tell(
+                    [
+                        population.score(one, "train") if population.is_good(one, "train") else -math.inf
+                        for one in made
+                    ]
+                )
+            found += everyone
+        return found
 
-    def _record(self, candidates: Iterable[Candidate], births: Sequence[Birth]) -> None:
-        distinct = {one.key: self.known[one.key] for one in candidates}
-        self.store.record(
-            [self._row(one) for one in distinct.values()],
-            births,
-            {key: [c for role in ROLES for c in self.counts[role].get(key, ())] for key in distinct},
-        )
+    def _goal(self) -> float | None:
+        """Mean gain on validation of the policy that the gate names."""
+        text = self.problem.gate.as_good_as
+        if text is None:
+            return None
+        judge = self.population.judge
+        return judge.gain(judge.arena.measure(loads(text), "validation", "full"))
 
-    def _row(self, one: Candidate) -> CandidateRow:
-        scores = {role: self._score(role, one) if self._is_good(role, one) else None for role in ROLES}
-        found = [self.counts[role][one.key] for role in ROLES if one.key in self.counts[role]]
-        state, note = "scored", None
-        if any(map(has_faults, found)):
-            state, note = "rejected", "a key that is not finite"
-        if one.key in self.failed:
-            state, note = "failed", self.failed[one.key]
-        return CandidateRow(
-            one.key, one.text, one.parents, one.generation, one.operator, one.cost, state, note,
-            scores["train"], scores["validation"],
-        )  # fmt: skip
 
-    def _is_good(self, role: Role, one: Candidate) -> bool:
-        counts = self.counts[role].get(one.key)
-        return counts is not None and not has_faults(counts) and one.key not in self.failed
-
-    def _gain(self, role: Role, one: Candidate) -> float:
-        return mean_gain(self.counts[role][one.key], self.stock)
-
-    def _score(self, role: Role, one: Candidate) -> float:
-        return self._gain(role, one) - self.problem.search.complexity * one.cost
-
-    def _ranked(self, role: Role) -> list[Candidate]:
-        """Everything measured without a fault, best score first; ties to the simpler, then by key."""
-        good = [one for one in self.known.values() if self._is_good(role, one)]
-        return sorted(good, key=lambda one: (-self._score(role, one), one.cost, one.key))
-
-    def _distinct(self) -> list[Candidate]:
-        """The best on train, of those with the same hits everywhere the first: one a behaviour."""
-        found: dict[tuple[int, ...], Candidate] = {}
-        for one in self._ranked("train"):
-            found.setdefault(self._hits(one, "train"), one)
-        return list(found.values())
-
-    def _hits(self, one: Candidate, *roles: Role) -> tuple[int, ...]:
-        return tuple(c.hits for role in roles or ROLES for c in self.counts[role].get(one.key, ()))
-
-    def _best_gain(self) -> float | None:
-        return max((self._gain("train", one) for one in self._ranked("train")), default=None)
-
-    def _finalists(self) -> list[Candidate]:
-        return self._distinct()[: self.problem.search.finalists]
-
-    def _outcome(
-        self, finalists: Sequence[Candidate], references: Sequence[Candidate], trace: RequestTable
-    ) -> Outcome:
-        chosen = {one.key for one in finalists}
-        judged = [one for one in self._ranked("validation") if one.key in chosen]
-        # without a finalist that stands, the engine's own order: the first of the classics that does
-        judged = judged or [one for one in self._ranked("validation") if one.classic == "lru"]
-        champion = judged[0]
-        name = f"evolved_{self.seed}_{champion.key[:8]}"
-        train, validation = self._gain("train", champion), self._gain("validation", champion)
-        measured = len(self.counts["train"])
-        rejected = sum(has_faults(counts) for counts in self.counts["train"].values())
-        selection = (
-            f"best score on validation among the {len(finalists)} best on train (of those with equal hits "
-            f"one), of {measured} policies measured (seed {self.seed}); the score is the mean gain over LRU "
-            f"in points less {self.problem.search.complexity:g} a unit of complexity; since validation "
-            "chose, its figure leans to the good side"
-        )
-        origin = f"The classic {champion.classic}" if champion.classic else "Found by genetic programming"
-        doc = (
-            f"{origin}: on {one_line(trace.name)}, seed {self.seed}, best of {len(finalists)} finalists on "
-            f"validation, {measured} policies tried; {validation:+.2f} points over LRU there, {train:+.2f} "
-            "on train, simulated."
-        ).replace('"', "'")
-        text = champion_text(champion, name, doc)
-        rivals = {
-            str(one.classic): self._gain("validation", one)
-            for one in references
-            if self._is_good("validation", one)
-        }
-        twin = next((str(one.classic) for one in references if self._hits(one) == self._hits(champion)), None)
-        verdict = verdict_of(name, champion.classic or twin, train, validation, rivals)
-        path = self.store.champion(name, text)
-        self.store.note(
-            champion=name, selection=selection, verdict=verdict, train=train, validation=validation
-        )
-        return Outcome(
-            name, text, path, self.store.folder, champion.classic, train, validation, selection, verdict,
-            tuple(self._rows(name, champion, references)), measured, rejected, len(self.failed), trace.notes,
-        )  # fmt: skip
-
-    def _rows(self, name: str, champion: Candidate, references: Sequence[Candidate]) -> list[Row]:
-        rows: list[Row] = []
-        for role in ROLES:
-            stock = [count for count in self.stock.values() if count.role == role]
-            rows += rows_of("stock (LRU)", "engine", stock, self.stock)
-            for one in references:
-                if self._is_good(role, one):
-                    rows += rows_of(str(one.classic), "classic", self.counts[role][one.key], self.stock)
-            rows += rows_of(name, "champion", self.counts[role][champion.key], self.stock)
-            rows += rows_of("belady", "bound", measure_belady(self.bench, role), self.stock)
-        return rows
+def _number(*parts: int) -> int:
+    """A seed from numbers."""
+    found = 0
+    for part in parts:
+        found = (found * 1_000_003 + part + 1) % (1 << 32)
+    return found

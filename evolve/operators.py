@@ -168,7 +168,7 @@ def mutate_shrink(tree: Tree, make: Generator, rng: Random) -> Tree:  # noqa: AR
 def mutate_keys(tree: Tree, make: Generator, rng: Random) -> Tree:
     """A key more, a key less, or the keys in another order."""
     places = argument_places(tree, 0)
-    considered, keys = list(tree[places[0]]), [list(tree[place]) for place in places[1:]]
+    beside, keys = list(tree[places[0]]), [list(tree[place]) for place in places[1:]]
     if len(keys) == 1 or (len(keys) < 3 and rng.random() < 0.5):
         keys.insert(rng.randint(0, len(keys)), make.subtree(rng, Key, rng.randint(0, _NEW_HEIGHT)))
     elif rng.random() < 0.7:
@@ -176,7 +176,7 @@ def mutate_keys(tree: Tree, make: Generator, rng: Random) -> Tree:
     else:
         rng.shuffle(keys)
     root = make.primitives.pset.mapping[f"order#{len(keys)}"]
-    return Tree([root, *considered, *(node for key in keys for node in key)])
+    return Tree([root, *beside, *(node for key in keys for node in key)])
 
 
 def slots_of(tree: Tree) -> list[Slot]:

@@ -1,10 +1,10 @@
 """The typed primitive set, generated from the signal and operator tables.
 
-A type is a class: one for each unit, one for instants, truth values, the considered set
-and the whole order. A slot takes its own type or a subclass, which gives two things for
-free: a key may be any number or an instant, and a slot that may hold a literal `0` (whose
-unit is its sibling's) is a superclass of the unit. The meaning of a primitive is the piece
-of syntax that it writes, so every tree of the set is a policy that type-checks.
+A type is a class: one for each unit, one for instants, truth values, what stands beside the
+order (the considered set, or who is pushed out) and the whole order. A slot takes its own type or
+a subclass, which gives two things for free: a key may be any number or an instant, and a slot that
+may hold a literal `0` (whose unit is its sibling's) is a superclass of the unit. The meaning of a
+primitive is the piece of syntax that it writes, so every tree of the set is a policy that type-checks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,21 @@ from deap import gp
 
 from tanren_dsl.ops import OPS, Op
 from tanren_dsl.printer import print_number
-from tanren_dsl.signals import REPLAY, signals_of
-from tanren_dsl.syntax import Call, Candidates, Decl, Expr, IfElse, Infix, Knob, Name, Num, OrderBy, Prefix
+from tanren_dsl.signals import REPLAY, Kind, signals_of
+from tanren_dsl.syntax import (
+    Call,
+    Candidates,
+    Decl,
+    Expr,
+    IfElse,
+    Infix,
+    Knob,
+    Name,
+    Num,
+    OrderBy,
+    PreemptBy,
+    Prefix,
+)
 from tanren_dsl.units import PLAIN, TIME, TOKENS, Instant, Number, Type, Unit, parse_unit
 
 Slot: TypeAlias = type[Any]
@@ -42,12 +55,16 @@ class Truth:
     """A truth value."""
 
 
-class Considered:
-    """The `candidates` declaration."""
+class Beside:
+    """What stands beside the order: the considered set, or by what the running are pushed out."""
 
 
 class Order:
     """A whole policy: the root of every tree."""
+
+
+NO_PREEMPT = "own_preemption"
+"""Name of the terminal that leaves to the engine who is pushed out."""
 
 
 class Constant(gp.Terminal):  # type: ignore[misc]
@@ -61,6 +78,7 @@ class Primitives:
     """The set, with what DEAP's own class has no room for.
 
     Attributes:
+        kind, mode: of the policies; signals that the mode lacks are not in the set.
         pset: DEAP's typed set; its context maps a name to syntax or to a writer of syntax.
         number: the slot of each unit.
         or_zero: for each unit but plain, the slot that also takes a literal 0.
@@ -69,6 +87,8 @@ class Primitives:
         knobs: the problem's knobs, by name.
     """
 
+    kind: Kind
+    mode: str
     pset: Any
     number: dict[Unit, Slot]
     or_zero: dict[Unit, Slot]
@@ -99,13 +119,16 @@ class Primitives:
 
 
 def build_primitives(
-    knobs: Iterable[Knob] = (), candidates: Sequence[float | None] = (10.0, None)
-) -> Primitives:
-    """The set for evict policies in replay mode.
+    knobs: Iterable[Knob] = (), candidates: Sequence[float | None] = (10.0, None), *,
+    kind: Kind = "evict", mode: str = REPLAY,
+) -> Primitives:  # fmt: skip
+    """The set for policies of a kind in a mode.
 
     Args:
         knobs: operator settings that become terminals; their units join the set's.
-        candidates: considered sets to choose from, in percent (None: all).
+        candidates: considered sets to choose from, in percent (None: all); for evict policies.
+        kind: `evict` or `schedule`.
+        mode: who must provide the signals, `replay` or `engine`.
 
     >>> primitives = build_primitives()
     >>> sorted(node.name for node in primitives.pset.terminals[Point])
@@ -113,6 +136,10 @@ def build_primitives(
     """
     declared = {knob.name: knob for knob in knobs}
     units = dict.fromkeys(_UNITS)
+    if kind == "schedule" or mode != REPLAY:
+        rows = [row for row in signals_of(kind).values() if mode in row.provided_by]
+        units.update({row.type.unit: None for row in rows if isinstance(row.type, Number)})
+        units[TIME.unit / TOKENS.unit] = None  # how long for how much: ratios of response
     units.update({unit: None for knob in declared.values() if (unit := parse_unit(knob.unit)) is not None})
     number: dict[Unit, Slot] = {}
     or_zero: dict[Unit, Slot] = {}
@@ -124,8 +151,9 @@ def build_primitives(
         number[unit] = type(f"Number_{unit}", bases, {})
     pset = gp.PrimitiveSetTyped("policy", [], Order)
     pset.context.clear()  # of what DEAP needs to evaluate texts, which is never done: names are all free
-    made = Primitives(pset, number, or_zero, declared)
-    _add_terminals(made, candidates)
+    made = Primitives(kind, mode, pset, number, or_zero, declared)
+    _add_terminals(made)
+    _add_beside(made, candidates)
     _add_orders(made)
     for op in OPS:
         for number_of, (args, ret) in enumerate(_typings(op, made)):
@@ -133,8 +161,8 @@ def build_primitives(
     return made
 
 
-def _add_terminals(made: Primitives, candidates: Sequence[float | None]) -> None:
-    rows = [row for row in signals_of("evict").values() if REPLAY in row.provided_by]
+def _add_terminals(made: Primitives) -> None:
+    rows = [row for row in signals_of(made.kind).values() if made.mode in row.provided_by]
     for row in rows:
         slot = _slot_of(made, row.type)
         if slot is not None:
@@ -151,18 +179,37 @@ def _add_terminals(made: Primitives, candidates: Sequence[float | None]) -> None
         _add_terminal(made, knob.name, Name(knob.name), slot, 1.0)
     for unit, slot in made.or_zero.items():
         _add_terminal(made, f"zero#{unit}", Num(0.0), slot, 1.0)
-    for percent in dict.fromkeys(candidates):
-        name = "all" if percent is None else f"{print_number(percent)}%"
-        _add_terminal(made, name, Candidates(percent), Considered, 1.0)
+
+
+def _add_beside(made: Primitives, candidates: Sequence[float | None]) -> None:
+    if made.kind == "evict":
+        for percent in dict.fromkeys(candidates):
+            _add_terminal(made, considered_name(percent), (Candidates(percent),), Beside, 1.0)
+    else:
+        _add_terminal(made, NO_PREEMPT, (), Beside, 1.0)
+        _add(made, "preempt#1", _preempt, (Key,), Beside, "preempt", 1.0)
 
 
 def _add_orders(made: Primitives) -> None:
     for count in (1, 2, 3):
-        _add(made, f"order#{count}", _order, (Considered, *[Key] * count), Order, "order", 1.0 / count)
+        _add(made, f"order#{count}", _order, (Beside, *[Key] * count), Order, "order", 1.0 / count)
 
 
-def _order(considered: Candidates, *keys: Expr) -> tuple[Decl, ...]:
-    return OrderBy(keys), considered
+def considered_name(percent: float | None) -> str:
+    """Name of the terminal of a considered set.
+
+    >>> considered_name(10.0), considered_name(None)
+    ('10%', 'all')
+    """
+    return "all" if percent is None else f"{print_number(percent)}%"
+
+
+def _preempt(key: Expr) -> tuple[Decl, ...]:
+    return (PreemptBy((key,)),)
+
+
+def _order(beside: tuple[Decl, ...], *keys: Expr) -> tuple[Decl, ...]:
+    return (OrderBy(keys), *beside)
 
 
 def _typings(op: Op, made: Primitives) -> Iterator[tuple[tuple[Slot, ...], Slot]]:
@@ -263,6 +310,8 @@ def _add(
     made.weight[name] = weight
 
 
-def _add_terminal(made: Primitives, name: str, syntax: Expr | Decl, slot: Slot, weight: float) -> None:
+def _add_terminal(
+    made: Primitives, name: str, syntax: Expr | tuple[Decl, ...], slot: Slot, weight: float
+) -> None:
     made.pset.addTerminal(syntax, slot, name=name)
     made.weight[name] = weight

@@ -1,4 +1,4 @@
-"""The problem file: what is searched, on which requests, at which cache sizes, with what budget.
+"""The problem file: what is searched, on which requests, under which settings, with what budget.
 
 A TOML file becomes one frozen value. Every error names the key; an unknown key is refused.
 """
@@ -6,41 +6,44 @@ A TOML file becomes one frozen value. Every error names the key; an unknown key 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tanren_dsl.check import check
+from tanren_dsl.check import loads
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.evolve.llm.settings import ModelSettings, read_models
 from tanren_dsl.evolve.operators import Limits, Rates
 from tanren_dsl.evolve.reader import Reader
-from tanren_dsl.evolve.windows import Capacities, Cut
-from tanren_dsl.printer import print_policy
+from tanren_dsl.evolve.replay_arena import Loss
+from tanren_dsl.evolve.sections import (
+    Gate,
+    Racing,
+    Search,
+    Tuning,
+    read_candidates,
+    read_gate,
+    read_knobs,
+    read_limits,
+    read_loss,
+    read_racing,
+    read_rates,
+    read_search,
+    read_tuning,
+)
+from tanren_dsl.evolve.windows import ROLES, Capacities, Cut, Role, Spread, Windows
+from tanren_dsl.scoring.settings import Settings, settings_from
+from tanren_dsl.signals import Kind
 from tanren_dsl.sim.profiles import PROFILES
-from tanren_dsl.source import Source
-from tanren_dsl.syntax import Knob, Name, OrderBy, PolicyText
+from tanren_dsl.syntax import Knob
 
-
-@dataclass(frozen=True)
-class Search:
-    """Budget and selection.
-
-    Attributes:
-        population: individuals made in each generation.
-        survivors: best distinct ones, old or new, that may be parents of the next.
-        generations: rounds, the first (classics and random trees) included.
-        tournament: individuals compared to choose a parent.
-        finalists: best on training that are judged on validation.
-        seeds: whether the classics open the first generation.
-        complexity: price of one unit of complexity, in points of hit rate.
-    """
-
-    population: int = 48
-    survivors: int = 24
-    generations: int = 12
-    tournament: int = 3
-    finalists: int = 8
-    seeds: bool = True
-    complexity: float = 0.01
+MODES = ("replay", "serving")
+_KINDS: tuple[Kind, ...] = ("evict", "schedule")
+_OBJECTIVES = {"replay": ("hit_rate",), "serving": ("ttft", "e2e")}
+_COMPLEXITY = {"replay": 0.01, "serving": 0.0005}
+_OF_SERVING = ("profile", "server", "load", "guard", "score")
+"""Tables and keys that are read as `score` reads them."""
 
 
 @dataclass(frozen=True)
@@ -49,27 +52,46 @@ class Problem:
 
     Attributes:
         source: the file's name, for messages.
+        kind: of the policies, `evict` or `schedule`.
+        mode: `replay` (hits; evict policies only) or `serving` (times, in virtual time).
+        objective: `hit_rate`, `ttft` or `e2e`.
         trace: path or name of an embedded trace.
+        engine: of replay mode; serving mode has it in `settings`.
+        windows: of each role.
+        capacities: of replay mode.
+        settings: of serving mode, else None.
         candidates: considered sets to choose from, in percent (None: all).
+        start: texts of policies that open the first generation, by file name.
+        models: the language model that proposes, if one does.
     """
 
     source: str
     name: str
+    kind: Kind
+    mode: str
+    objective: str
     trace: str
     engine: str
     block_tokens: int | None
-    train: tuple[Cut, ...]
-    validation: tuple[Cut, ...]
+    windows: Mapping[Role, Windows]
+    repeats: int
     capacities: Capacities
+    settings: Settings | None
+    loss: Loss
     candidates: tuple[float | None, ...]
     knobs: tuple[Knob, ...]
     search: Search
+    racing: Racing
+    tuning: Tuning
+    gate: Gate
     limits: Limits
     rates: Rates
+    models: ModelSettings | None
+    start: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_problem(path: str | Path) -> Problem:
-    """Read a problem file; a relative trace is looked for beside it, then in the current folder.
+    """Read a problem file; relative files are looked for beside it, then in the current folder.
 
     Raises:
         TanrenError: names the file, the key, what was expected and what was found.
@@ -87,7 +109,7 @@ def load_problem(path: str | Path) -> Problem:
 
 
 def parse_problem(text: str, source: str, folder: Path = Path(), stem: str = "problem") -> Problem:
-    """The problem of a text; `folder` is where relative traces are looked for first."""
+    """The problem of a text; `folder` is where relative files are looked for first."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -95,47 +117,120 @@ def parse_problem(text: str, source: str, folder: Path = Path(), stem: str = "pr
     except (ValueError, RecursionError):
         raise TanrenError(f"{source}: not TOML: a number or the nesting is too big") from None
     top = Reader(source, "", data)
-    engine = top.text("engine", "vllm-0.19")
-    if engine not in PROFILES:
-        raise top.error("engine", f"one of {', '.join(PROFILES)}", engine)
-    trace = top.text("trace")
-    windows, capacities = top.table("windows", required=True), top.table("capacities", required=True)
-    sizes = Capacities(
-        tuple(capacities.each("blocks", lambda r, k: r.whole(k, least=1))),
-        tuple(capacities.each("fractions", lambda r, k: r.number(k, low=0.0, high=1.0, above=True))),
-    )
-    if not sizes.blocks and not sizes.fractions:
-        raise TanrenError(f"{source}: capacities: expected `blocks` or `fractions`, found neither")
+    kind: Kind = "evict" if _one_of(top, "kind", _KINDS) == "evict" else "schedule"
+    mode = _one_of(top, "mode", MODES if kind == "evict" else MODES[::-1])
+    if kind == "schedule" and mode == "replay":
+        raise top.error("mode", '"serving" for a schedule policy: replay has no queue', mode)
+    windows = top.table("windows", required=True)
+    given = [role for role in ROLES if _is_given(windows, role)]
+    wanted: dict[Role, Windows] = {role: _windows(windows, role) for role in given}
+    repeats = windows.whole("repeats", 1 if mode == "replay" else 2, least=1, most=100)
+    windows.finish()
+    trace = _located(top.text("trace"), folder)
+    block_tokens = top.whole("block_tokens", least=1) if "block_tokens" in data else None
+    search, gate = top.table("search"), top.table("gate")
     problem = Problem(
         source=source,
         name=top.text("name", stem),
-        trace=_located(trace, folder),
-        engine=engine,
-        block_tokens=top.whole("block_tokens", least=1) if "block_tokens" in data else None,
-        train=_cuts(windows, "train"),
-        validation=_cuts(windows, "validation"),
-        capacities=sizes,
-        candidates=_candidates(top),
-        knobs=_knobs(top),
-        search=_search(top.table("search")),
-        limits=_limits(top.table("limits")),
-        rates=_rates(top.table("rates")),
+        kind=kind,
+        mode=mode,
+        objective=_one_of(top, "objective", _OBJECTIVES[mode]),
+        trace=trace,
+        engine=_engine(top) if mode == "replay" else "",
+        block_tokens=block_tokens,
+        windows=wanted,
+        repeats=repeats,
+        capacities=_capacities(top) if mode == "replay" else Capacities(),
+        settings=_settings(top, trace, block_tokens, repeats, folder) if mode == "serving" else None,
+        loss=read_loss(top.table("score")) if mode == "replay" else Loss(),
+        candidates=read_candidates(top) if kind == "evict" else (),
+        knobs=read_knobs(top, kind),
+        start=_start(search, folder, kind),
+        search=read_search(search, _COMPLEXITY[mode]),
+        racing=read_racing(top.table("racing")),
+        tuning=read_tuning(top.table("tuning")),
+        gate=read_gate(gate, _policy_file(gate, "as_good_as", folder, kind)),
+        limits=read_limits(top.table("limits")),
+        rates=read_rates(top.table("rates")),
+        models=read_models(top.table("models")),
     )
-    for reader in (windows, capacities, top):
-        reader.finish()
+    search.finish()
+    top.finish()
     return problem
 
 
-def _located(trace: str, folder: Path) -> str:
-    beside = folder / trace
-    return str(beside) if not Path(trace).is_absolute() and beside.is_file() else trace
+def _one_of(reader: Reader, key: str, values: tuple[str, ...]) -> str:
+    """One of these; the first is the default."""
+    found = reader.text(key, values[0])
+    if found not in values:
+        raise reader.error(key, f"one of {', '.join(values)}", found)
+    return found
 
 
-def _cuts(windows: Reader, role: str) -> tuple[Cut, ...]:
+def _engine(top: Reader) -> str:
+    engine = top.text("engine", "vllm-0.19")
+    if engine not in PROFILES:
+        raise top.error("engine", f"one of {', '.join(PROFILES)}", engine)
+    return engine
+
+
+def _capacities(top: Reader) -> Capacities:
+    reader = top.table("capacities", required=True)
+    sizes = Capacities(
+        tuple(reader.each("blocks", lambda r, k: r.whole(k, least=1))),
+        tuple(reader.each("fractions", lambda r, k: r.number(k, low=0.0, high=1.0, above=True))),
+    )
+    if not sizes.blocks and not sizes.fractions:
+        raise TanrenError(f"{top.source}: capacities: expected `blocks` or `fractions`, found neither")
+    reader.finish()
+    return sizes
+
+
+def _settings(top: Reader, trace: str, block_tokens: int | None, repeats: int, folder: Path) -> Settings:
+    """The settings of serving mode, by the reader of the scoreboard's settings."""
+    data: dict[str, Any] = {"trace": trace, "windows": {"repeats": repeats}}
+    if block_tokens is not None:
+        data["block_tokens"] = block_tokens
+    for key in _OF_SERVING:
+        value = top.take(key)
+        if value is not None:
+            data[key] = value
+    settings = settings_from(data, top.source)
+    beside = folder / settings.profile
+    return settings.changed(profile=str(beside)) if beside.is_file() else settings
+
+
+def _is_given(windows: Reader, role: Role) -> bool:
+    """A hold-out may be missing: then there is nothing to adjudicate."""
+    return role != "holdout" or role in windows.data
+
+
+def _located(name: str, folder: Path) -> str:
+    beside = folder / name
+    return str(beside) if not Path(name).is_absolute() and beside.is_file() else name
+
+
+def _windows(windows: Reader, role: Role) -> Windows:
+    if isinstance(windows.data.get(role), dict):
+        return _spread(windows.table(role), role)
     cuts = tuple(windows.each(role, _cut))
     if not cuts:
         raise windows.error(role, "at least one [start, stop]", windows.data.get(role, "nothing"))
     return cuts
+
+
+def _spread(reader: Reader, role: Role) -> Spread:
+    within = _cut(reader, "within")
+    pick = reader.whole("pick", least=1, most=1_000) if "pick" in reader.data else None
+    if pick is not None and role == "holdout":
+        raise reader.error("pick", "no such key: not even classics are run on the hold-out", pick)
+    spread = Spread(
+        within, reader.whole("count", least=1, most=1_000), reader.whole("requests", least=1), pick
+    )
+    if pick is not None and pick > spread.count:
+        raise reader.error("pick", f"at most the count of {spread.count}", pick)
+    reader.finish()
+    return spread
 
 
 def _cut(reader: Reader, key: str) -> Cut:
@@ -153,66 +248,31 @@ def _cut(reader: Reader, key: str) -> Cut:
     return Cut(start, stop)
 
 
-def _candidates(top: Reader) -> tuple[float | None, ...]:
-    def one(reader: Reader, key: str) -> float | None:
-        if reader.data[key] == "all":
-            reader.take(key)
-            return None
-        return reader.number(key, low=0.0, high=100.0, above=True, words='"all" or a percentage')
+def _start(search: Reader, folder: Path, kind: Kind) -> dict[str, str]:
+    """Texts of the policies of `search.start`, by file name."""
+    found: dict[str, str] = {}
 
-    found = tuple(top.each("candidates", one)) if "candidates" in top.data else (10.0, None)
-    if not found:
-        raise top.error("candidates", 'at least one of "all" or a percentage', [])
-    return tuple(dict.fromkeys(found))
+    def one(reader: Reader, key: str) -> None:
+        name = Path(reader.text(key)).name
+        if name in found:
+            raise reader.error(key, "a file name that is not there before", name)
+        found[name] = _policy_file(reader, key, folder, kind) or ""
 
-
-def _knobs(top: Reader) -> tuple[Knob, ...]:
-    found = []
-    knobs = top.table("knobs")
-    for name in knobs.data:
-        if not (name.isascii() and name.isidentifier()):
-            raise TanrenError(f"{top.source}: knobs: expected names of letters, digits and _, found {name!r}")
-        row = knobs.table(name)
-        knob = Knob(name, row.text("unit"), row.number("value"))
-        row.finish()
-        probe = PolicyText("p", "evict", None, (knob, OrderBy((Name("last_use"),))))
-        try:
-            check(probe, Source(top.source, print_policy(probe)))
-        except TanrenError as error:
-            first = error.diagnostics[0]
-            raise TanrenError(f"{top.source}: {row.path}: {first.message}", hint=first.hint) from None
-        found.append(knob)
-    return tuple(found)
+    for _ in search.each("start", one):
+        pass
+    return found
 
 
-def _search(reader: Reader) -> Search:
-    known = Search()
-    search = Search(
-        population=reader.whole("population", known.population, least=2),
-        survivors=reader.whole("survivors", known.survivors, least=1),
-        generations=reader.whole("generations", known.generations, least=1),
-        tournament=reader.whole("tournament", known.tournament, least=1),
-        finalists=reader.whole("finalists", known.finalists, least=1),
-        seeds=reader.truth("seeds", known.seeds),
-        complexity=reader.number("complexity", known.complexity, low=0.0),
-    )
-    reader.finish()
-    return search
-
-
-def _limits(reader: Reader) -> Limits:
-    known = Limits()
-    limits = Limits(
-        reader.whole("nodes", known.nodes, least=3, most=400),
-        reader.whole("height", known.height, least=1, most=20),
-    )
-    reader.finish()
-    return limits
-
-
-def _rates(reader: Reader) -> Rates:
-    found = {name: reader.number(name, value, low=0.0) for name, value in asdict(Rates()).items()}
-    reader.finish()
-    if not any(found.values()):
-        raise TanrenError(f"{reader.source}: rates: expected one above 0, found only zeros")
-    return Rates(**found)
+def _policy_file(reader: Reader, key: str, folder: Path, kind: Kind) -> str | None:
+    """The text of a policy file; None where the key is missing."""
+    if key not in reader.data:
+        return None
+    path = Path(_located(reader.text(key), folder))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise reader.error(key, "a policy file", f"{path}: {error}") from None
+    policy = loads(text, str(path))
+    if policy.kind != kind:
+        raise reader.error(key, f"a policy of kind {kind}", policy.kind)
+    return text

@@ -1,8 +1,9 @@
-"""The run folder: what was asked, every candidate with its parents, every measurement.
+"""The run folder: what was asked, every candidate with its parents, every measurement and call.
 
-`run.toml` is the problem as resolved, `run.sqlite` holds the rest, `champions/` the text.
-Each generation is one transaction, each file is put in place whole: at any moment the
-folder is valid, if perhaps of a run that has not ended.
+`run.toml` is the problem as resolved, `run.sqlite` holds the rest, `champions/` the text, `start/`
+the policies that the problem names. A measurement is written as soon as it is there, and each file
+is put in place whole: whenever the process ends, by whatever, the folder is valid, and a run that
+begins again in it measures nothing twice.
 """
 
 from __future__ import annotations
@@ -15,36 +16,44 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tanren_dsl.errors import TanrenError
-from tanren_dsl.evolve.fitness import Count
+from tanren_dsl.evolve.measures import Measure, Place, Stage
+from tanren_dsl.evolve.windows import Role
 from tanren_dsl.files import write_whole
 
 DATABASE = "run.sqlite"
-RUNNING, FINISHED, INTERRUPTED = "running", "finished", "interrupted"
+RUNNING, REACHED, MISSED, INTERRUPTED, FAILED = (
+    "running", "reached", "did not reach", "interrupted", "failed",
+)  # fmt: skip
+FINISHED = (REACHED, MISSED)
 
 _TABLES = """
 create table run (key text primary key, value text not null);
 create table candidates (
     hash text primary key, text text not null, parents text not null, generation integer not null,
     operator text not null, cost real not null, state text not null, note text,
-    train real, validation real
+    short real, train real, validation real
 );
 create table births (
     generation integer not null, place integer not null, hash text not null references candidates(hash),
     operator text not null, parents text not null, primary key (generation, place)
 );
 create table evaluations (
-    hash text not null references candidates(hash), role text not null, window text not null,
-    label text not null, capacity integer not null, hits integer not null, lookups integer not null,
-    faults integer not null, primary key (hash, role, window, label)
+    hash text not null, role text not null, stage text not null, error text, measures text not null,
+    primary key (hash, role, stage)
+);
+create table ledger (
+    look integer primary key autoincrement, begun text not null, holdout text not null, policy text not null,
+    state text not null, result text
 );
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateRow:
-    """One policy text and what became of it; scores in points, None where not measured."""
+    """One policy text and what became of it; mean scores, None where not measured."""
 
     hash: str
     text: str
@@ -54,6 +63,7 @@ class CandidateRow:
     cost: float
     state: str
     note: str | None = None
+    short: float | None = None
     train: float | None = None
     validation: float | None = None
 
@@ -69,21 +79,42 @@ class Birth:
     parents: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A policy in all configurations of a role and stage: its measures, or why there are none."""
+
+    hash: str
+    role: Role
+    stage: Stage
+    measures: tuple[Measure, ...]
+    error: str | None = None
+
+
 class Store:
     """An open run folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._db = sqlite3.connect(folder / DATABASE)
-        self._db.execute("pragma foreign_keys = on")
+        self.db = sqlite3.connect(folder / DATABASE)
+        try:
+            self.db.execute("pragma journal_mode = wal")
+            # survives the end of the process; what only the end of the machine could lose is measured anew
+            self.db.execute("pragma synchronous = normal")
+            self.db.execute("pragma foreign_keys = on")
+        except sqlite3.Error as error:
+            self.db.close()
+            raise _unwritable(folder, error) from None
 
     @classmethod
-    def create(cls, folder: Path, resolved: str, *, replace: bool = False) -> Store:
+    def create(
+        cls, folder: Path, resolved: str, *, files: Mapping[str, str] | None = None, replace: bool = False
+    ) -> Store:
         """Make a run folder.
 
         Args:
             folder: new or empty, or an earlier run's with `replace`.
             resolved: the text of `run.toml`.
+            files: by name, policies that the problem names; they lie in `start/`.
             replace: remove an earlier run that is there.
 
         Raises:
@@ -95,6 +126,9 @@ class Store:
                     raise _taken(folder)
                 _clear(folder)
             (folder / "champions").mkdir(parents=True, exist_ok=True)
+            for name, text in (files or {}).items():
+                (folder / "start").mkdir(exist_ok=True)
+                write_whole(folder / "start" / name, text)
             write_whole(folder / "run.toml", resolved)
             draft = folder / f".{DATABASE}"
             draft.unlink(missing_ok=True)
@@ -108,35 +142,61 @@ class Store:
             raise _unwritable(folder, error) from None
         return cls(folder)
 
-    def record(
-        self,
-        candidates: Iterable[CandidateRow],
-        births: Iterable[Birth],
-        counts: Mapping[str, Iterable[Count]],
-    ) -> None:
-        """Add or update candidates, with individuals and measurements, in one transaction."""
+    @classmethod
+    def open(cls, folder: Path) -> Store:
+        """Open the folder of an earlier run.
+
+        Raises:
+            TanrenError: there is none, or it is not readable.
+        """
+        if not (folder / DATABASE).is_file() or not (folder / "run.toml").is_file():
+            raise TanrenError(f"{folder} holds no run", hint="start one without --resume")
+        return cls(folder)
+
+    def resolved(self) -> str:
+        """The text of `run.toml`."""
+        return (self.folder / "run.toml").read_text(encoding="utf-8")
+
+    def fact(self, key: str) -> str | None:
+        """One of the facts that `note` wrote."""
+        row = self._all("select value from run where key = ?", key)
+        return str(row[0][0]) if row else None
+
+    def evaluations(self) -> Iterator[Evaluation]:
+        """Everything that was ever measured."""
+        rows = self._all("select hash, role, stage, error, measures from evaluations order by rowid")
+        for key, role, stage, error, text in rows:
+            measures = tuple(
+                Measure(Place(role, window, label), tuple(figures), faults, mark)
+                for window, label, figures, faults, mark in json.loads(text)
+            )
+            yield Evaluation(key, role, stage, measures, error)
+
+    def add_evaluation(self, one: Evaluation) -> None:
+        """Keep what was measured, or why it could not be."""
+        rows = [(m.place.window, m.place.label, m.figures, m.faults, m.mark) for m in one.measures]
         with self._transaction():
-            self._db.executemany(
-                "insert into candidates values (?,?,?,?,?,?,?,?,?,?) on conflict (hash) do update set "
-                "state = excluded.state, note = excluded.note, train = excluded.train, "
-                "validation = excluded.validation",
+            self.db.execute(
+                "insert or replace into evaluations values (?,?,?,?,?)",
+                (one.hash, one.role, one.stage, one.error, json.dumps(rows)),
+            )
+
+    def record(self, candidates: Iterable[CandidateRow], births: Iterable[Birth]) -> None:
+        """Add or update candidates and individuals, in one transaction."""
+        with self._transaction():
+            self.db.executemany(
+                "insert into candidates values (?,?,?,?,?,?,?,?,?,?,?) on conflict (hash) do update set "
+                "state = excluded.state, note = excluded.note, short = excluded.short, "
+                "train = excluded.train, validation = excluded.validation",
                 [
                     (row.hash, row.text, json.dumps(row.parents), row.generation, row.operator, row.cost,
-                     row.state, row.note, row.train, row.validation)
+                     row.state, row.note, row.short, row.train, row.validation)
                     for row in candidates
                 ],
             )  # fmt: skip
-            self._db.executemany(
-                "insert into births values (?,?,?,?,?)",
+            self.db.executemany(
+                "insert or replace into births values (?,?,?,?,?)",
                 [(b.generation, b.place, b.hash, b.operator, json.dumps(b.parents)) for b in births],
-            )
-            self._db.executemany(
-                "insert or replace into evaluations values (?,?,?,?,?,?,?,?)",
-                [
-                    (key, c.role, c.window, c.label, c.capacity, c.hits, c.lookups, c.faults)
-                    for key, found in counts.items()
-                    for c in found
-                ],
             )
 
     def champion(self, name: str, text: str) -> Path:
@@ -151,7 +211,7 @@ class Store:
     def note(self, **facts: object) -> None:
         """Facts about the whole run, such as its status."""
         with self._transaction():
-            self._db.executemany(
+            self.db.executemany(
                 "insert or replace into run values (?, ?)",
                 [
                     (key, value if isinstance(value, str) else json.dumps(value))
@@ -159,18 +219,24 @@ class Store:
                 ],
             )
 
+    def close(self) -> None:
+        """Close the database."""
+        self.db.close()
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """All or nothing; a full disk is the folder's fault, not ours."""
         try:
-            with self._db:
+            with self.db:
                 yield
         except sqlite3.Error as error:
             raise _unwritable(self.folder, error) from None
 
-    def close(self) -> None:
-        """Close the database."""
-        self._db.close()
+    def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        try:
+            return self.db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise TanrenError(f"{self.folder / DATABASE}: {error}", hint="is it another version's?") from None
 
 
 def status_of(folder: Path) -> str | None:
@@ -194,7 +260,8 @@ def _unwritable(folder: Path, error: OSError | sqlite3.Error) -> TanrenError:
 def _taken(folder: Path) -> TanrenError:
     status = status_of(folder)
     what = f"holds a run ({status})" if status else "is not empty"
-    return TanrenError(f"{folder} {what}", hint="choose another folder with --out")
+    hint = "choose another folder with --out" + (", or go on with --resume" if status else "")
+    return TanrenError(f"{folder} {what}", hint=hint)
 
 
 def _undo(folder: Path) -> None:
@@ -208,6 +275,7 @@ def _undo(folder: Path) -> None:
 def _clear(folder: Path) -> None:
     """Remove an earlier run, nothing else."""
     (folder / DATABASE).unlink()
-    for name in ("run.toml", "tanren_policy.py"):
+    for name in (f"{DATABASE}-wal", f"{DATABASE}-shm", "run.toml", "tanren_policy.py"):
         (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / "champions", ignore_errors=True)
+    for name in ("champions", "start"):
+        shutil.rmtree(folder / name, ignore_errors=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tanren_dsl.evolve.generator import Tree
-from tanren_dsl.evolve.primitives import Considered, Constant, Node, Primitives, Slot
+from tanren_dsl.evolve.primitives import NO_PREEMPT, Beside, Constant, Node, Primitives, Slot, considered_name
 from tanren_dsl.ops import CALLS, INFIX, Op
-from tanren_dsl.printer import print_expr, print_number
+from tanren_dsl.printer import print_expr
 from tanren_dsl.syntax import (
     Call,
     Candidates,
@@ -23,6 +23,7 @@ from tanren_dsl.syntax import (
     OrderBy,
     Param,
     PolicyText,
+    PreemptBy,
     Prefix,
 )
 from tanren_dsl.units import parse_unit
@@ -44,7 +45,7 @@ def to_syntax(tree: Tree, primitives: Primitives, name: str, doc: str | None = N
     """The policy of a tree; the knobs that it reads are declared unchanged."""
     used = {node.name for node in tree}
     knobs = tuple(knob for knob in primitives.knobs.values() if knob.name in used)
-    return PolicyText(name, "evict", doc, (*knobs, *_written(tree, primitives)))
+    return PolicyText(name, primitives.kind, doc, (*knobs, *_written(tree, primitives)))
 
 
 def from_policy(policy: PolicyText, primitives: Primitives) -> Tree | None:
@@ -54,7 +55,7 @@ def from_policy(policy: PolicyText, primitives: Primitives) -> Tree | None:
     the problem with the same name and unit stands for the policy's own, at the problem's
     setting. An order of arguments may be mirrored, which changes no decision.
     """
-    if policy.kind != "evict":
+    if policy.kind != primitives.kind:
         return None
     try:
         return _Reader(policy, primitives).tree()
@@ -100,17 +101,30 @@ class _Reader:
     def tree(self) -> Tree:
         """The whole policy."""
         keys: tuple[Expr, ...] = ()
+        pushed: tuple[Expr, ...] = ()
         percent: float | None = _DEFAULT_PERCENT
         for decl in self._policy.decls:
-            if isinstance(decl, OrderBy):
-                keys = decl.keys
-            if isinstance(decl, Candidates):
-                percent = decl.percent
-        considered = self._made.terminal("all" if percent is None else f"{print_number(percent)}%")
-        if considered is None or considered.ret is not Considered:
+            match decl:
+                case OrderBy():
+                    keys = decl.keys
+                case PreemptBy():
+                    pushed = decl.keys
+                case Candidates():
+                    percent = decl.percent
+                case _:
+                    pass
+        beside = self._beside(pushed, percent)
+        return Tree(self._joined("order", [beside, *(self._part(key) for key in keys)]).nodes)
+
+    def _beside(self, pushed: tuple[Expr, ...], percent: float | None) -> _Part:
+        """The considered set of an evict policy, or what pushes out the running in a schedule policy."""
+        if pushed:
+            return self._joined("preempt", [self._part(key) for key in pushed])
+        evicts = self._policy.kind == "evict"
+        node = self._made.terminal(considered_name(percent) if evicts else NO_PREEMPT)
+        if node is None or node.ret is not Beside:
             raise _InexpressibleError
-        parts = [_Part([considered], Considered), *(self._part(key) for key in keys)]
-        return Tree(self._joined("order", parts).nodes)
+        return _Part([node], Beside)
 
     def _part(self, expr: Expr) -> _Part:
         match expr:

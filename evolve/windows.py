@@ -1,21 +1,27 @@
-"""Windows of a trace, for training and for validation, and the cache sizes tried on each.
+"""Windows of a trace for three roles that share no request, and the cache sizes tried on each.
 
-A window is a run of consecutive requests, replayed from an empty cache. Training and
-validation share no request.
+Candidates are compared in the *training* windows, the best of them are judged in the *validation*
+windows, and the *hold-out* is sealed: the search never measures anything there. A window is a run
+of consecutive requests, served from an empty cache; repeats of it begin a little later.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tanren_dsl.errors import TanrenError
+from tanren_dsl.scoring.picker import Surveyed, pick
+from tanren_dsl.scoring.windows import reach_of
+from tanren_dsl.trace.load import shift
 from tanren_dsl.trace.table import RequestTable
 
-Role: TypeAlias = Literal["train", "validation"]
-ROLES: tuple[Role, ...] = ("train", "validation")
+Role: TypeAlias = Literal["train", "validation", "holdout"]
+ROLES: tuple[Role, ...] = ("train", "validation", "holdout")
+SEARCHED: tuple[Role, ...] = ("train", "validation")
+"""Roles that a search may look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,24 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """Windows of equal length, evenly spread over a range of the trace.
+
+    Attributes:
+        requests: of a window, its repeats included.
+        pick: of `count` windows those that differ most in which classic wins them; None: all.
+    """
+
+    within: Cut
+    count: int
+    requests: int
+    pick: int | None = None
+
+
+Windows: TypeAlias = tuple[Cut, ...] | Spread
+
+
+@dataclass(frozen=True, slots=True)
 class Capacities:
     """Cache sizes: blocks, or shares of a window's distinct blocks."""
 
@@ -51,71 +75,112 @@ class Capacities:
         return (*absolute, *shares)
 
 
-@dataclass(frozen=True, eq=False)
-class Window:
-    """Requests of one role with the cache sizes tried on them."""
-
-    role: Role
-    label: str
-    table: RequestTable
-    capacities: tuple[tuple[str, int], ...]
+Ranges: TypeAlias = dict[Role, tuple[tuple[int, int], ...]]
+Survey: TypeAlias = Callable[[int, int], Mapping[str, float]]
+"""Scores of the classics in the window of two request numbers."""
 
 
-def cut_windows(
-    trace: RequestTable, train: Sequence[Cut], validation: Sequence[Cut], capacities: Capacities
-) -> tuple[Window, ...]:
-    """The windows of both roles, training first.
+def settle(wanted: Mapping[Role, Windows], count: int, name: str, survey: Survey) -> Ranges:
+    """Request numbers of every window, first and one past the last.
+
+    Args:
+        wanted: what the problem says of each role.
+        count: requests of the trace.
+        name: of the trace, for messages.
+        survey: asked about windows to pick from; never about the hold-out.
 
     Raises:
-        TanrenError: a window is empty or too long, the roles overlap, a request does not fit,
-            or a window or a size is given twice.
+        TanrenError: a window is empty, too long or there twice, or two roles share a request.
     """
-    ranges = {
-        (role, number): _range(trace, f"windows.{role}[{number}]", cut)
-        for role, cuts in zip(ROLES, (train, validation), strict=True)
-        for number, cut in enumerate(cuts)
-    }
-    _refuse_overlap(ranges)
-    _refuse_twice("windows", [f"{role} {start:,} to {stop:,}" for (role, _), (start, stop) in ranges.items()])
-    windows = []
-    for (role, _), (start, stop) in ranges.items():
-        table = trace.slice(start, stop)
-        label = f"requests {start:,} to {stop - 1:,}"
-        sizes = capacities.of(table)
-        _refuse_twice("capacities", [name for name, _ in sizes])
-        for name, blocks in sizes:
-            if blocks < table.longest():
-                raise TanrenError(
-                    f"capacities: {name} ({blocks:,} blocks) is smaller than a request of "
-                    f"{table.longest():,} blocks in the {role} window, {label}",
-                    hint=f"use {table.longest():,} blocks or more",
-                )
-        windows.append(Window(role, label, table, sizes))
-    return tuple(windows)
+    found: Ranges = {}
+    for role, windows in wanted.items():
+        if isinstance(windows, Spread):
+            spread = _spread(windows, count, f"windows.{role}")
+            found[role] = spread if windows.pick is None else _picked(spread, windows.pick, survey)
+        else:
+            found[role] = tuple(
+                _range(cut, count, name, f"windows.{role}[{number}]") for number, cut in enumerate(windows)
+            )
+        named = [f"{role} {start:,} to {stop:,}" for start, stop in found[role]]
+        refuse_twice("windows", named)
+    _refuse_overlap(found)
+    return found
 
 
-def _range(trace: RequestTable, path: str, cut: Cut) -> tuple[int, int]:
-    start, stop = cut.requests(len(trace))
-    if not 0 <= start < stop <= len(trace):
+def repeats_of(start: int, stop: int, repeats: int) -> list[tuple[int, int]]:
+    """The repeats of a window, all of them within it: each begins a little later than the one before.
+
+    >>> repeats_of(0, 1250, 2), repeats_of(5, 9, 1)
+    ([(0, 1000), (250, 1250)], [(5, 9)])
+
+    Raises:
+        TanrenError: the window is too short for its repeats to differ.
+    """
+    room = stop - start
+    least = 2 * repeats if repeats > 1 else 1
+    lengths = range(room, least - 1, -1)
+    length = next((one for one in lengths if reach_of(one, repeats) <= room), None)
+    if length is None:
         raise TanrenError(
-            f"{path}: requests {start:,} to {stop:,} are no window of {trace.name}, which has {len(trace):,}"
+            f"windows: {repeats} repeats do not fit requests {start:,} to {stop - 1:,}",
+            hint="use longer windows, or windows.repeats = 1",
         )
-    return start, stop
+    begins = [start + shift(length, repeat, repeats) for repeat in range(repeats)]
+    return [(begin, begin + length) for begin in begins]
 
 
-def _refuse_overlap(ranges: dict[tuple[Role, int], tuple[int, int]]) -> None:
-    for (role, number), (start, stop) in ranges.items():
-        for (other, of_other), (low, high) in ranges.items():
-            if role == "train" and other == "validation" and max(start, low) < min(stop, high):
-                raise TanrenError(
-                    f"windows.train[{number}] and windows.validation[{of_other}] share requests "
-                    f"{max(start, low):,} to {min(stop, high) - 1:,}",
-                    hint="a score on what was trained on says nothing",
-                )
+def label_of(start: int, stop: int) -> str:
+    """A window for people.
+
+    >>> label_of(0, 2000)
+    'requests 0 to 1,999'
+    """
+    return f"requests {start:,} to {stop - 1:,}"
 
 
-def _refuse_twice(path: str, labels: Sequence[str]) -> None:
+def refuse_twice(path: str, labels: Sequence[str]) -> None:
     """A configuration is known by its labels; one that stands twice would count twice."""
     for place, label in enumerate(labels):
         if label in labels[:place]:
             raise TanrenError(f"{path}: {label} stands there twice", hint="leave one out")
+
+
+def _spread(windows: Spread, count: int, path: str) -> tuple[tuple[int, int], ...]:
+    low, high = windows.within.requests(count)
+    high = min(high, count)
+    if windows.count * windows.requests > high - low:
+        raise TanrenError(
+            f"{path}: {windows.count:,} windows of {windows.requests:,} requests do not fit requests {low:,} "
+            f"to {high - 1:,}",
+            hint="use fewer or shorter windows",
+        )
+    starts = [low + number * (high - low) // windows.count for number in range(windows.count)]
+    return tuple((start, start + windows.requests) for start in starts)
+
+
+def _picked(spread: tuple[tuple[int, int], ...], count: int, survey: Survey) -> tuple[tuple[int, int], ...]:
+    surveyed = [Surveyed(start, 0.0, survey(start, stop), {}) for start, stop in spread]
+    starts = set(pick(surveyed, count))
+    return tuple(window for window in spread if window[0] in starts)
+
+
+def _range(cut: Cut, count: int, name: str, path: str) -> tuple[int, int]:
+    start, stop = cut.requests(count)
+    if not 0 <= start < stop <= count:
+        raise TanrenError(
+            f"{path}: requests {start:,} to {stop:,} are no window of {name}, which has {count:,}"
+        )
+    return start, stop
+
+
+def _refuse_overlap(found: Ranges) -> None:
+    for number, role in enumerate(ROLES):
+        for other in ROLES[number + 1 :]:
+            for here, (start, stop) in enumerate(found.get(role, ())):
+                for there, (low, high) in enumerate(found.get(other, ())):
+                    if max(start, low) < min(stop, high):
+                        raise TanrenError(
+                            f"windows.{role}[{here}] and windows.{other}[{there}] share requests "
+                            f"{max(start, low):,} to {min(stop, high) - 1:,}",
+                            hint="a score on what was searched on says nothing",
+                        )

@@ -123,6 +123,50 @@ def paired_bootstrap(
     return found
 
 
+def bootstrap_share(
+    parts: Doubles, wholes: Doubles, *, seed: int, resamples: int = 2000, level: float = 0.95,
+    neighbours: int = 1,
+) -> Difference:  # fmt: skip
+    """The sum of the parts as a share of the sum of the wholes, in percent, with its interval.
+
+    Such as hits gained of blocks looked up: 1.5 is one and a half percentage points of hit rate. The
+    moving-block bootstrap: `neighbours` requests that follow each other are drawn together (a circle).
+
+    Args:
+        parts: [requests] finite, such as hits of one arm less those of the other.
+        wholes: [requests] at least 0, with a sum above 0.
+        seed: of the resampling; the same seed gives the same interval.
+        resamples: how often is drawn.
+        level: share of the resamples that the interval holds.
+        neighbours: requests that are drawn together.
+
+    Raises:
+        TanrenError: shapes differ, nothing is there, or a number is out of range.
+
+    >>> bootstrap_share(np.array([1.0, 1.0]), np.array([10.0, 10.0]), seed=0)
+    Difference(percent=10.0, low=10.0, high=10.0)
+    """
+    _check(wholes.reshape(1, -1) + 1.0, parts.reshape(1, -1) + 1.0, resamples, level, neighbours)
+    if (wholes < 0).any() or not wholes.sum() > 0:
+        raise TanrenError("expected wholes of at least 0 and a sum above 0")
+    count = len(parts)
+    neighbours = min(neighbours, count)
+    rng = np.random.default_rng(seed)
+    drawn: list[Doubles] = []
+    left = resamples
+    while left:
+        many = min(left, max(1, _CELLS // count))
+        left -= many
+        starts = rng.integers(0, count, (many, -(-count // neighbours), 1))
+        columns = ((starts + np.arange(neighbours)) % count).reshape(many, -1)[:, :count]
+        below = wholes[columns].sum(axis=1)
+        above = parts[columns].sum(axis=1)
+        drawn.append(100.0 * np.divide(above, below, out=np.zeros(many), where=below > 0))
+    tail = 100 * (1 - level) / 2
+    low, high = np.percentile(np.concatenate(drawn), (tail, 100 - tail))
+    return Difference(float(100.0 * parts.sum() / wholes.sum()), float(low), float(high))
+
+
 def round_noise(base: Doubles, arm: Doubles, level: float = 0.95) -> dict[str, float] | None:
     """How far apart, in percent, two arms may be by what rounds of the same arm differ; None with one round.
 

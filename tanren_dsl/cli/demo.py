@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import click
 
-from tanren_dsl.cli.evolve import print_rows, processors, progress_bar
+from tanren_dsl.cli.evolve import DID_NOT_REACH, print_rows, processors, progress_bar
 from tanren_dsl.cli.output import say
 from tanren_dsl.files import write_whole
 
@@ -26,7 +27,8 @@ def demo(out: Path, seed: int) -> None:
     """See the whole path once: classics, a short search, the bound, the file for vLLM.
 
     Takes a minute or two on two cores and needs no network: the trace is generated, a
-    stand-in and not a measurement. A run folder of an earlier demo is replaced.
+    stand-in and not a measurement. A run folder of an earlier demo is replaced. A search that does not
+    reach its gate ends there, with 3.
 
     \b
     Example:
@@ -42,13 +44,15 @@ def demo(out: Path, seed: int) -> None:
     say("demo: the embedded chat trace; the first run compiles the simulator, which takes most of a minute")
     with progress_bar() as progress:
         outcome = run_evolution(problem, seed, out, processors(), progress, replace=_is_demo(out))
-    path = outcome.folder / FILE
-    write_whole(path, emit(loads(outcome.text, outcome.path.name)))
-    print_rows(outcome)
+    print_rows(outcome.rows, outcome.unit)
     click.echo(f"The champion, {outcome.path}:\n")
     click.echo(outcome.text)
     click.echo(f"Selected: {outcome.selection}.")
     click.echo(f"Verdict: {outcome.verdict}.\n")
+    if not outcome.reached:
+        sys.exit(DID_NOT_REACH)
+    path = outcome.folder / FILE
+    write_whole(path, emit(loads(outcome.text, outcome.path.name)))
     click.echo(f"The file for vLLM: {path}")
     click.echo("The one flag:")
     folder = shlex.quote(str(path.parent))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -212,6 +212,11 @@ def parse_settings(text: str, place: str) -> Settings:
         raise TanrenError(f"{place}: not TOML: {error}") from None
     except (ValueError, RecursionError):
         raise TanrenError(f"{place}: not TOML: a number or the nesting is too big") from None
+    return settings_from(data, place)
+
+
+def settings_from(data: Mapping[str, Any], place: str) -> Settings:
+    """The settings of a parsed file; `place` names it in errors. Unknown keys are refused."""
     fields = {path: name for name, (path, _) in _FIELDS.items()}
     found: dict[str, Any] = {}
     for path, value in _flat(data, place):
@@ -227,6 +232,17 @@ def parse_settings(text: str, place: str) -> Settings:
     except TanrenError as error:
         raise TanrenError(f"{place}: {error.diagnostics[0].message}") from None
     return settings.changed(**{name: _as_doubles(getattr(settings, name)) for name in _DOUBLES})
+
+
+def tables_of(settings: Settings, tables: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """These tables of a settings file, every key written out."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in tables}
+    for name, (path, _) in _FIELDS.items():
+        table, _, key = path.partition(".")
+        value = getattr(settings, name)
+        if table in found and value is not None:
+            found[table][key] = list(value) if isinstance(value, tuple) else value
+    return found
 
 
 def _flat(data: Mapping[str, Any], place: str) -> list[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from tanren_dsl.sim.engine import EngineLimits, EngineResult, EngineRun
 from tanren_dsl.sim.latency import Latency
 from tanren_dsl.sim.rule import Victims, stock
 from tanren_dsl.sim.service import Service
-from tanren_dsl.trace.blocks import engine_blocks
+from tanren_dsl.trace.blocks import EngineBlocks, engine_blocks
 from tanren_dsl.trace.table import Ints, RequestTable
 
 MODE = "serving"
@@ -108,6 +108,7 @@ def serve(
     service: Service | None = None,
     priority: Ints | None = None,
     keep_steps: bool = False,
+    blocks: EngineBlocks | None = None,
 ) -> Served:
     """Serve the requests to the last one.
 
@@ -119,6 +120,7 @@ def serve(
         service: how requests are ordered; None: first come first served.
         priority: [R] what clients ask for; None: 0.
         keep_steps: hold what each step did.
+        blocks: the table's, at the server's block size, where they are at hand; None: made here.
 
     Raises:
         TanrenError: no requests, or one that the engine refuses or can never hold.
@@ -137,7 +139,7 @@ def serve(
         enable_prefix_caching=server.caching,
     )
     run = EngineRun(
-        engine_blocks(table, server.block_size), table.arrival_us, limits,
+        blocks or engine_blocks(table, server.block_size), table.arrival_us, limits,
         victims if victims is not None and server.caching else stock(), server.engine,
         service=service, latency=latency, priority=priority, keep_trail=keep_steps,
         declared=np.full(len(table), DECLARED_TOKENS),

@@ -15,6 +15,7 @@ from tanren_dsl.trace.azure import read_azure
 from tanren_dsl.trace.files import load_text
 from tanren_dsl.trace.generate import CHAT_BLOCK, CHAT_REQUESTS, generate_chat
 from tanren_dsl.trace.mooncake import FIELDS, read_mooncake
+from tanren_dsl.trace.planted import PLANTED_BLOCK, PLANTED_REQUESTS, generate_planted
 from tanren_dsl.trace.table import RequestTable
 
 
@@ -36,7 +37,9 @@ class TraceFormat:
 
 
 _HEAD_LINES = 20
-_CHAT = "chat"
+_CHAT, _PLANTED = "chat", "planted"
+EMBEDDED = (_CHAT, _PLANTED)
+"""Names of the traces that are made and not read."""
 _FOREIGN = {
     "chat_id": "Bailian JSONL (timestamps in seconds, 16-token blocks)",
     "conversations": "a ShareGPT conversation",
@@ -53,15 +56,15 @@ def read_trace(
     """Read a trace file, or make the embedded one.
 
     Args:
-        path_or_name: a file, or `chat`, `chat:SEED` or `chat:SEED:REQUESTS` for the
-            generator (a file of such a name is read as `./chat`).
+        path_or_name: a file, or `chat`, `chat:SEED` or `chat:SEED:REQUESTS` for the generator, and
+            `planted` likewise (a file of such a name is read as `./chat`).
         block_tokens: tokens of a trace block, where detection should not decide.
         skip_bad: leave bad lines out, counted in the notes, instead of refusing.
 
     Raises:
         TanrenError: nothing readable there, or a bad line.
     """
-    if isinstance(path_or_name, str) and path_or_name.split(":")[0] == _CHAT:
+    if isinstance(path_or_name, str) and path_or_name.split(":")[0] in EMBEDDED:
         return _generate(path_or_name, block_tokens)
     if isinstance(path_or_name, str) and not path_or_name:
         raise TanrenError("expected the path of a trace, found an empty name")
@@ -73,18 +76,22 @@ def read_trace(
     names = ", ".join(known.name for known in FORMATS)
     raise TanrenError(
         f"{path_or_name}: the format is not known: found {_seen(head)}",
-        hint=f"readable: {names}; or the embedded traces {_CHAT}, {_CHAT}:SEED, {_CHAT}:SEED:REQUESTS",
+        hint=f"readable: {names}; or the embedded traces {_CHAT} and {_PLANTED}, {_CHAT}:SEED, "
+        f"{_CHAT}:SEED:REQUESTS",
     )
 
 
 def _generate(name: str, block_tokens: int | None) -> RequestTable:
-    numbers = name.split(":")[1:]
+    kind, *numbers = name.split(":")
     if len(numbers) > 2 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in numbers):
         raise TanrenError(
-            f"expected chat, chat:SEED or chat:SEED:REQUESTS, found {name!r}",
-            hint="seed and requests are whole numbers, such as chat:7:2000",
+            f"expected {kind}, {kind}:SEED or {kind}:SEED:REQUESTS, found {name!r}",
+            hint=f"seed and requests are whole numbers, such as {kind}:7:2000",
         )
     seed = int(numbers[0]) if numbers else 0
+    if kind == _PLANTED:
+        many = int(numbers[1]) if len(numbers) > 1 else PLANTED_REQUESTS
+        return generate_planted(seed, many, block_tokens=block_tokens or PLANTED_BLOCK)
     requests = int(numbers[1]) if len(numbers) > 1 else CHAT_REQUESTS
     return generate_chat(
         seed, requests, block_tokens=block_tokens if block_tokens is not None else CHAT_BLOCK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.evolve.primitives import build_primitives
 from tanren_dsl.evolve.problem import Problem, load_problem, parse_problem
-from tanren_dsl.evolve.resolved import resolved_text
-from tanren_dsl.evolve.windows import cut_windows
-from tanren_dsl.trace.read import read_trace
+from tanren_dsl.evolve.resolved import files_of, resolved_text
+from tanren_dsl.evolve.setup import prepare
+from tanren_dsl.evolve.store import Store
+from tanren_dsl.evolve.windows import SEARCHED
 
 HERE = Path(__file__).parent
 CASES = tomllib.loads((HERE / "wrong_problems.toml").read_text(encoding="utf-8"))
+LRU = "policy mine : evict order by last_use"
 CONFIGS = Path(str(files("tanren_dsl.examples"))) / "configs"
 
 
@@ -60,20 +63,39 @@ def test_the_packaged_problems_are_valid() -> None:
         assert load_problem(path).name == path.stem
 
 
-def test_what_was_resolved_is_the_same_problem(tiny: Problem) -> None:
-    trace = read_trace(tiny.trace)
-    again = parse_problem(resolved_text(tiny, 4, trace), "tiny.toml")
-    for role in ("train", "validation"):
-        cuts = [cut.requests(len(trace)) for cut in getattr(tiny, role)]
-        assert [cut.requests(len(trace)) for cut in getattr(again, role)] == cuts
-    for name in ("name", "trace", "engine", "capacities", "candidates", "knobs", "search", "limits", "rates"):
-        assert getattr(again, name) == getattr(tiny, name)
+@pytest.mark.parametrize("name", ["tiny", "served"])
+def test_what_was_resolved_is_the_same_problem(name: str, request: pytest.FixtureRequest) -> None:
+    problem: Problem = request.getfixturevalue(name)
+    ground = prepare(problem)
+    again = parse_problem(resolved_text(ground, 4), f"{name}.toml")
+    assert prepare(again).ranges == ground.ranges
+    for field in fields(problem):
+        if field.name != "windows":
+            assert getattr(again, field.name) == getattr(problem, field.name), field.name
+
+
+def test_a_run_folder_holds_the_policies_that_its_problem_names(tmp_path: Path, tiny_text: str) -> None:
+    (tmp_path / "mine.tpl").write_text(LRU, encoding="utf-8")
+    text = tiny_text.replace("[search]", '[search]\nstart = ["mine.tpl"]').replace(
+        "[gate]", '[gate]\nas_good_as = "mine.tpl"'
+    )
+    problem = parse_problem(text, "p.toml", tmp_path)
+    assert problem.start == {"mine.tpl": LRU}
+    assert problem.gate.as_good_as == LRU
+    store = Store.create(tmp_path / "run", resolved_text(prepare(problem), 0), files=files_of(problem))
+    store.close()
+    again = load_problem(tmp_path / "run" / "run.toml")
+    assert again.start == problem.start
+    assert again.gate == problem.gate
 
 
 def test_windows_share_no_request(tiny_text: str) -> None:
-    problem = parse_problem(tiny_text.replace("[[0.5, 1.0]]", "[[0.4, 1.0]]"), "tiny.toml")
+    problem = parse_problem(tiny_text.replace("[[0.5, 0.75]]", "[[0.4, 0.75]]"), "tiny.toml")
     with pytest.raises(TanrenError, match=r"train\[1\] and windows\.validation\[0\] share requests 64"):
-        cut_windows(read_trace(problem.trace), problem.train, problem.validation, problem.capacities)
+        prepare(problem)
+    problem = parse_problem(tiny_text.replace("[[0.75, 1.0]]", "[[0.7, 1.0]]"), "tiny.toml")
+    with pytest.raises(TanrenError, match=r"validation\[0\] and windows\.holdout\[0\] share requests 112"):
+        prepare(problem)
 
 
 @pytest.mark.parametrize(
@@ -84,12 +106,37 @@ def test_windows_share_no_request(tiny_text: str) -> None:
         ("[0.4]", "[0.0001]", r"capacities: 0\.01 % .* is smaller than a request"),
         ("[0.4]", "[0.4, 0.4000001]", r"capacities: 40 % stands there twice"),
         ("[40, 80]", "[0, 40]", r"windows: train 0 to 40 stands there twice"),
+        (
+            "[[0, 40], [40, 80]]",
+            "{ within = [0, 80], count = 3, requests = 40 }",
+            r"windows\.train: 3 windows of 40 requests do not fit requests 0 to 79",
+        ),
+        ("[[0, 40], [40, 80]]", "[[0, 2], [40, 80]]\nrepeats = 3", r"windows: 3 repeats do not fit"),
     ],
 )
 def test_windows_and_sizes_must_fit_the_trace(tiny_text: str, old: str, new: str, says: str) -> None:
     problem = parse_problem(tiny_text.replace(old, new), "tiny.toml")
     with pytest.raises(TanrenError, match=says):
-        cut_windows(read_trace(problem.trace), problem.train, problem.validation, problem.capacities)
+        prepare(problem)
+
+
+def test_windows_are_picked_by_which_classic_wins_them(tiny_text: str) -> None:
+    text = tiny_text.replace(
+        "[[0, 40], [40, 80]]", "{ within = [0.0, 0.5], count = 4, requests = 20, pick = 2 }"
+    )
+    said: list[str] = []
+    ranges = prepare(parse_problem(text, "tiny.toml"), said.append).ranges
+    assert len(said) == 4
+    assert all("wins" in line for line in said)
+    assert len(ranges["train"]) == 2
+    assert set(ranges["train"]) <= {(0, 20), (20, 40), (40, 60), (60, 80)}
+
+
+def test_nothing_of_the_hold_out_is_in_the_arena_of_a_search(tiny: Problem) -> None:
+    arena = prepare(tiny).arena(SEARCHED, short=True)
+    assert {role for role, _ in arena.configurations} == {"train", "validation"}
+    last = [int(one.place.window.split(" to ")[1]) for row in arena.configurations.values() for one in row]
+    assert max(last) < 120
 
 
 def test_a_trace_is_looked_for_beside_the_file(tmp_path: Path, tiny_text: str) -> None:
