@@ -36,22 +36,30 @@ class Breeder:
         ]
 
     def first(self, references: Sequence[Candidate]) -> list[Candidate]:
-        """The first generation: the classics, the given ones, changed classics, random trees."""
-        born = self.given()
-        if self.problem.search.seeds:
+        """The first generation, which may be larger than the others.
+
+        The classics, the policies that the problem names, every signal alone; then, for a third of a
+        generation at least, changed classics and random trees.
+        """
+        search, born = self.problem.search, self.given()
+        if search.seeds:
             born = [one for one in references if one.tree is not None] + born
+        for tree in self.make.singles():
+            born.append(from_tree(tree, self.primitives, self.seed, "signal", (), 0))
+        born = list({one.key: one for one in reversed(born)}.values())[::-1]
         parents = [_judged(one.tree, 0.0) for one in born if one.tree is not None]
-        return self._filled(0, born, parents, {one.key for one in born})
+        size = max(search.population, len(born) + search.population // 3)
+        return self._filled(0, born, parents, set(), size)
 
     def next(self, generation: int, population: Population, proposed: Sequence[Candidate]) -> list[Candidate]:
         """A later generation: what was proposed, the rest bred from the best so far."""
-        best = [one for one in population.distinct() if one.tree is not None]
         parents = [
             _judged(one.tree, population.score(one, "train"))
-            for one in best[: self.problem.search.survivors]
+            for one in population.survivors(self.problem.search.survivors)
             if one.tree is not None
         ]
-        return self._filled(generation, list(proposed), parents, set(population.known))
+        seen = set(population.known)
+        return self._filled(generation, list(proposed), parents, seen, self.problem.search.population)
 
     def proposed(self, text: str, parents: tuple[str, ...], generation: int) -> Candidate | None:
         """The candidate of a text that a language model wrote."""
@@ -61,11 +69,11 @@ class Breeder:
             return None
 
     def _filled(
-        self, generation: int, born: list[Candidate], parents: Sequence[Tree], seen: set[str]
+        self, generation: int, born: list[Candidate], parents: Sequence[Tree], seen: set[str], size: int
     ) -> list[Candidate]:
-        """These, and new ones up to the size of a generation."""
+        """These, and new ones up to a size."""
         seen = seen | {one.key for one in born}
-        for place in range(len(born), self.problem.search.population):
+        for place in range(len(born), size):
             with seeded(self.seed, generation, place) as rng:
                 for _ in range(_TRIES):
                     made = self._made(generation, place, parents, rng)

@@ -14,7 +14,7 @@ from tanren_dsl.evolve.generator import Tree
 from tanren_dsl.evolve.operators import slots_of
 from tanren_dsl.evolve.primitives import Key, Node, Primitives
 from tanren_dsl.evolve.translate import from_policy, to_syntax
-from tanren_dsl.ir import Apply, Fold, Ordering, Policy
+from tanren_dsl.ir import Apply, Const, Fold, Ordering, Policy
 from tanren_dsl.ops import OP_BY_NAME, SIGNAL_COST
 from tanren_dsl.parser import parse
 from tanren_dsl.printer import print_ordering, print_policy
@@ -41,6 +41,8 @@ class Candidate:
         syntax: the policy under its own name.
         cost: complexity of the normal form.
         tree: None for a classic that the primitive set cannot express.
+        shape: a hash of the normal form without its constants; equal for two that differ in those only.
+        signals: that it reads.
     """
 
     key: str
@@ -50,6 +52,8 @@ class Candidate:
     parents: tuple[str, ...]
     generation: int
     tree: Tree | None
+    shape: str
+    signals: frozenset[str]
 
     @property
     def text(self) -> str:
@@ -71,7 +75,7 @@ def from_tree(
     key = key_of(policy)
     tree.key = key
     named = replace(syntax, name=f"evolved_{seed}_{key[:8]}")
-    return Candidate(key, named, cost_of(policy), operator, parents, generation, tree)
+    return _candidate(policy, key, named, operator, parents, generation, tree)
 
 
 def classics(primitives: Primitives) -> list[Candidate]:
@@ -113,9 +117,18 @@ def key_of(policy: Policy) -> str:
     >>> key_of(a) == key_of(b)
     True
     """
-    orders = [policy.order] if policy.preempt is None else [policy.order, policy.preempt]
     knobs = sorted((knob.name, knob.unit_text, knob.default) for knob in policy.knobs)
-    return _hash(repr((*map(_keys_of, orders), policy.percent, knobs)))
+    return _hash(repr((*map(_keys_of, _orders(policy)), policy.percent, knobs)))
+
+
+def shape_of(policy: Policy) -> str:
+    """Hash of the normal form with every constant taken for the same.
+
+    >>> a, b = (loads(f"policy p : evict order by uses * {number}, age") for number in (2, 3))
+    >>> shape_of(a) == shape_of(b), key_of(a) == key_of(b)
+    (True, False)
+    """
+    return _hash(repr([_keys_of(ordering, constants=False) for ordering in _orders(policy)]))
 
 
 def cost_of(policy: Policy) -> float:
@@ -124,15 +137,28 @@ def cost_of(policy: Policy) -> float:
     >>> cost_of(loads("policy p : evict order by uses / mean(uses), last_use"))
     5.5
     """
-    orders = [policy.order] if policy.preempt is None else [policy.order, policy.preempt]
     return sum(
         OP_BY_NAME[node.op].cost if isinstance(node, Apply | Fold) else SIGNAL_COST
-        for ordering in orders
+        for ordering in _orders(policy)
         for node in ordering.nodes
     )
 
 
-def _keys_of(ordering: Ordering) -> list[str]:
+def _orders(policy: Policy) -> list[Ordering]:
+    return [policy.order] if policy.preempt is None else [policy.order, policy.preempt]
+
+
+def _candidate(
+    policy: Policy, key: str, syntax: PolicyText, operator: str, parents: tuple[str, ...], generation: int,
+    tree: Tree | None,
+) -> Candidate:  # fmt: skip
+    return Candidate(
+        key, syntax, cost_of(policy), operator, parents, generation, tree, shape_of(policy),
+        frozenset(policy.signals()),
+    )  # fmt: skip
+
+
+def _keys_of(ordering: Ordering, *, constants: bool = True) -> list[str]:
     """A hash of each key."""
     done: list[str] = []
     for node in ordering.nodes:
@@ -141,6 +167,8 @@ def _keys_of(ordering: Ordering) -> list[str]:
                 text = f"{op}({','.join(done[arg] for arg in args)})"
             case Fold(op, arg):
                 text = f"{op}[{done[arg]}]"
+            case Const() if not constants:
+                text = "constant"
             case _:
                 text = repr(node)
         done.append(_hash(text))
@@ -199,7 +227,7 @@ def from_text(
         tree = _as_durations(tree, primitives)
         tree.key = key
     made = f"{operator}{own.name}" if operator.endswith(":") else operator
-    return Candidate(key, syntax, cost_of(policy), made, parents, generation, tree)
+    return _candidate(policy, key, syntax, made, parents, generation, tree)
 
 
 def _as_durations(tree: Tree, primitives: Primitives) -> Tree:

@@ -14,7 +14,7 @@ from deap import gp
 
 from tanren_dsl.evolve.primitives import Beside, Key, Node, Order, Primitives, Slot, Truth
 from tanren_dsl.signals import signals_of
-from tanren_dsl.units import PLAIN, TIME, TOKENS, Number
+from tanren_dsl.units import BOOL, PLAIN, TIME, TOKENS, Number
 
 _STOP = 0.35
 """Chance to end with a terminal before the height is used up."""
@@ -103,6 +103,21 @@ class Generator:
         weighed = [made.writer("mul", [plain, plain]), self.constant(rng), *parts[1]]
         joint = made.writer(rng.choice(("add", "sub")), [plain, plain])
         return self._ordered(rng, [joint, *parts[0], *weighed])
+
+    def singles(self) -> list[Tree]:
+        """Every quantity of an object alone as the key, the lowest first and the highest first."""
+        made, found = self.primitives, []
+        for beside in self._terminals(Beside):
+            for row in signals_of(made.kind).values():
+                signal = made.terminal(row.name)
+                if row.scope != "object" or signal is None or row.type == BOOL:
+                    continue
+                root = made.pset.mapping["order#1"]
+                found.append(Tree([root, beside, signal]))
+                sign = made.writer("neg", [signal.ret])
+                if sign is not None:
+                    found.append(Tree([root, beside, sign, signal]))
+        return found
 
     def _ordered(self, rng: Random, key: list[Node]) -> Tree:
         """The policy of one key; who is pushed out is left to the engine."""

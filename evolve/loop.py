@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tanren_dsl.check import loads
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.evolve.breeding import Breeder
-from tanren_dsl.evolve.candidate import Candidate, classics, from_tree
+from tanren_dsl.evolve.candidate import Candidate, classics, cost_of, from_tree
 from tanren_dsl.evolve.champion import crown
 from tanren_dsl.evolve.executor import Executor, make_executor
 from tanren_dsl.evolve.generator import Generator
@@ -130,6 +130,7 @@ class _Run:
 
             self.muse = muse_of(problem, problem.models, seed, arena, judge, store, replay=replay)
         self.races = problem.racing.on
+        self.goals: dict[Role, float] = {}
 
     def to_the_end(self, executor: Executor) -> Outcome:
         """All generations, then the selection and the gate."""
@@ -147,13 +148,15 @@ class _Run:
                 Birth(generation, place, one.key, one.operator, one.parents) for place, one in enumerate(born)
             ]
             self.store.record(population.rows(born), births)
+            if self._is_there():
+                break
         population.measure(references, "train", "full", executor, "classics on train")
         finalists = population.distinct()[: search.finalists]
         population.total = population.done + len(finalists) + len(references)
         population.measure(finalists, "validation", "full", executor, "validation")
         population.measure(references, "validation", "full", executor, "classics on validation")
         self.store.record(population.rows([*finalists, *references]), [])
-        goal = self._goal()
+        goal = self._goal("validation")
         spent = self.muse.summary() if self.muse is not None else None
         return crown(self.ground, self.seed, population, finalists, references, goal, self.store, spent)
 
@@ -196,7 +199,8 @@ class _Run:
         tuning, population = self.problem.tuning, self.population
         if not tuning.every or (generation + 1) % tuning.every:
             return []
-        rows = [one for one in population.distinct() if one.tree is not None and places_of(one.tree)]
+        survivors = population.survivors(self.problem.search.survivors)
+        rows = [one for one in survivors if one.tree is not None and places_of(one.tree)]
         chosen = rows[: tuning.best]
         tuners = [
             Tuner(one.tree, self.primitives, _number(self.seed, generation, place), tuning.population,
@@ -223,13 +227,23 @@ class _Run:
             found += everyone
         return found
 
-    def _goal(self) -> float | None:
-        """Mean gain on validation of the policy that the gate names."""
+    def _is_there(self) -> bool:
+        """Whether the best on train is as good as the policy that the gate names, and as simple."""
+        text, goal, best = self.problem.gate.as_good_as, self._goal("train"), self.population.ranked("train")
+        if text is None or goal is None or not best:
+            return False
+        price = self.problem.search.complexity * cost_of(loads(text))
+        return self.population.score(best[0], "train") >= goal - price - 1e-12
+
+    def _goal(self, role: Role) -> float | None:
+        """Mean gain of the policy that the gate names."""
         text = self.problem.gate.as_good_as
         if text is None:
             return None
-        judge = self.population.judge
-        return judge.gain(judge.arena.measure(loads(text), "validation", "full"))
+        if role not in self.goals:
+            judge = self.population.judge
+            self.goals[role] = judge.gain(judge.arena.measure(loads(text), role, "full"))
+        return self.goals[role]
 
 
 def _number(*parts: int) -> int:

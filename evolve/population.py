@@ -110,6 +110,23 @@ class Population:
             found.setdefault(self.behaviour(one, role), one)
         return list(found.values())
 
+    def survivors(self, count: int) -> list[Candidate]:
+        """The best distinct ones with a tree, no more than a few of a kind.
+
+        Of candidates that differ in their constants only the best stays, and of those that read the same
+        signals a few: else the first good idea fills the population, and another never gets a child.
+        """
+        found: list[Candidate] = []
+        shapes: set[str] = set()
+        readers: dict[frozenset[str], int] = {}
+        for one in self.distinct():
+            if one.tree is None or one.shape in shapes or readers.get(one.signals, 0) >= _SAME_SIGNALS:
+                continue
+            shapes.add(one.shape)
+            readers[one.signals] = readers.get(one.signals, 0) + 1
+            found.append(one)
+        return found[:count]
+
     def front(self) -> list[Candidate]:
         """No other is both simpler and better on train: from the simplest to the best."""
         found: list[Candidate] = []
@@ -166,5 +183,7 @@ class Population:
         return found.error is None and not has_faults(found.measures)
 
 
+_SAME_SIGNALS = 3
+"""Survivors that may read the same signals."""
 _SCORED: Sequence[Role] = ("train", "validation")
 _MEASURED: Sequence[tuple[Role, Stage]] = (("train", "short"), ("train", "full"), ("validation", "full"))

@@ -82,7 +82,8 @@ class Gate:
         kept: and at least this share of its mean score on training: less is called over-tuned.
         over_classic: and above the best single classic's by more than this; None: not asked.
         violations: configurations in which its tail may be beyond the limit.
-        as_good_as: a policy's text whose gain it must equal; None: not asked.
+        as_good_as: a policy's text whose gain it must equal; None: not asked. A search ends early when
+            its score on training is equalled.
     """
 
     score: float = 0.0

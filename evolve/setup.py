@@ -15,7 +15,7 @@ from tanren_dsl.evolve.primitives import Primitives, build_primitives
 from tanren_dsl.evolve.problem import Problem
 from tanren_dsl.evolve.replay_arena import ReplayArena, replay_arena
 from tanren_dsl.evolve.serving_arena import ServingArena, serving_arena
-from tanren_dsl.evolve.windows import Ranges, Role, settle
+from tanren_dsl.evolve.windows import Ranges, Role, repeats_of, settle
 from tanren_dsl.scoring.windows import servable
 from tanren_dsl.signals import ENGINE, REPLAY
 from tanren_dsl.trace.read import read_trace
@@ -62,7 +62,7 @@ def prepare(problem: Problem, say: Callable[[str], None] = lambda _: None) -> Gr
     try:
         survey = _surveyor(problem, trace, primitives, say)
         ranges = settle(problem.windows, len(trace), trace.name, survey)
-        _arena(problem, trace, ranges, tuple(ranges), None)  # sizes and repeats fit every window
+        _check_fit(problem, trace, ranges)
     except TanrenError as error:
         first = error.diagnostics[0]
         raise TanrenError(f"{problem.source}: {first.message}", hint=first.hint) from None
@@ -76,6 +76,15 @@ def digest_of(tables: Sequence[RequestTable]) -> str:
         for column in (table.arrival_us, table.prompt_tokens, table.output_tokens, table.offsets, table.ids):
             digest.update(column.tobytes())
     return digest.hexdigest()
+
+
+def _check_fit(problem: Problem, trace: RequestTable, ranges: Ranges) -> None:
+    """Refuse early what would not fit a window of any role; nothing is simulated."""
+    if problem.settings is None:
+        _arena(problem, trace, ranges, tuple(ranges), None)
+    for windows in ranges.values():
+        for start, stop in windows:
+            repeats_of(start, stop, problem.repeats)
 
 
 def _arena(
