@@ -79,7 +79,11 @@ def run_evolution(
         # the base is measured before any worker starts: it finds the simulator compiled
         judge = Judge(arena, _stages(problem))
         executor = make_executor(arena, workers)
-        outcome = _Run(ground, seed, arena, judge, store, progress, replay).to_the_end(executor)
+        run = _Run(ground, seed, arena, judge, store, progress, replay)
+        try:
+            outcome = run.to_the_end(executor)
+        finally:
+            run.close()
         ending = REACHED if outcome.reached else MISSED
         return outcome
     except KeyboardInterrupt:
@@ -159,6 +163,11 @@ class _Run:
         goal = self._goal("validation")
         spent = self.muse.summary() if self.muse is not None else None
         return crown(self.ground, self.seed, population, finalists, references, goal, self.store, spent)
+
+    def close(self) -> None:
+        """End the connection to a language model's server."""
+        if self.muse is not None:
+            self.muse.close()
 
     def _compare(self, born: Sequence[Candidate], generation: int, executor: Executor, phase: str) -> None:
         """Measure a generation: all in the short stage, where there is one, the better part in full."""

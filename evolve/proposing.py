@@ -71,7 +71,11 @@ class Muse:
     def summary(self) -> str:
         """What was asked and spent, in words."""
         spent, why = self._proposer.spent, self._proposer.exhausted
-        return f"{spent}" + (f"; stopped: {why}" if why else "")
+        return f"{spent}" + (f"; no more was asked: {why}" if why else "")
+
+    def close(self) -> None:
+        """End the connection to the server."""
+        self._proposer.close()
 
     def _objective(self) -> str:
         arena = self._arena
@@ -108,7 +112,13 @@ def diagnosed(arena: Arena, policy: Policy, place: int) -> str:
     """The diagnosis of a policy in a training configuration, as text for the model."""
     if isinstance(arena, ReplayArena):
         at = arena.configurations["train", "full"][place]
-        found = diagnose_evict(at.table, policy, arena.compile_ordering, at.capacity, engine=arena.engine)
+        # beside the engine's own order that order has nothing to regret: then beside the optimum
+        base = arena.base("train", "full")[place]
+        same = arena.measure(policy, "train", "full")[place].mark == base.mark
+        found = diagnose_evict(
+            at.table, policy, arena.compile_ordering, at.capacity, engine=arena.engine,
+            against="belady" if same else None,
+        )  # fmt: skip
         return as_text(found, _DIAGNOSIS_CHARACTERS)
     assert isinstance(arena, ServingArena)
     if policy.kind != "schedule":

@@ -45,7 +45,7 @@ def test_a_killed_run_goes_on_to_the_same_end(workers: int, tmp_path: Path) -> N
     expected, count = everything(whole), evaluated(whole)
 
     rng = Random(workers)
-    for moment in sorted(rng.randrange(count) for _ in range(5)):
+    for moment in sorted(rng.sample(range(count), 5)):
         out = tmp_path / f"killed-{moment}"
         process = started(config, out, workers)
         while evaluated(out) < moment and process.poll() is None:
