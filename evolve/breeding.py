@@ -14,8 +14,8 @@ from tanren_dsl.evolve.population import Population
 from tanren_dsl.evolve.primitives import Primitives
 from tanren_dsl.evolve.problem import Problem
 
-_TRIES = 4
-"""Attempts at a text that was not seen before."""
+_TRIES = 8
+"""Attempts at a text that was not seen before and that tells objects apart."""
 MODEL, GIVEN = "model", "given:"
 """Operators of candidates that a language model wrote, and of policies that the problem names."""
 
@@ -79,7 +79,7 @@ class Breeder:
                     made = self._made(generation, place, parents, rng)
                     origin = tuple(parent.key for parent in made.parents)
                     one = from_tree(made.tree, self.primitives, self.seed, made.operator, origin, generation)
-                    if one.key not in seen:
+                    if one.key not in seen and one.orders:
                         break
             seen.add(one.key)
             born.append(one)

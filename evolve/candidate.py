@@ -14,7 +14,7 @@ from tanren_dsl.evolve.generator import Tree
 from tanren_dsl.evolve.operators import slots_of
 from tanren_dsl.evolve.primitives import Key, Node, Primitives
 from tanren_dsl.evolve.translate import from_policy, to_syntax
-from tanren_dsl.ir import Apply, Const, Fold, Ordering, Policy
+from tanren_dsl.ir import Apply, Const, Fold, Ordering, Policy, Stage
 from tanren_dsl.ops import OP_BY_NAME, SIGNAL_COST
 from tanren_dsl.parser import parse
 from tanren_dsl.printer import print_ordering, print_policy
@@ -43,6 +43,7 @@ class Candidate:
         tree: None for a classic that the primitive set cannot express.
         shape: a hash of the normal form without its constants; equal for two that differ in those only.
         signals: that it reads.
+        orders: whether its first key tells objects apart at all; else it is the engine's own order.
     """
 
     key: str
@@ -54,6 +55,7 @@ class Candidate:
     tree: Tree | None
     shape: str
     signals: frozenset[str]
+    orders: bool
 
     @property
     def text(self) -> str:
@@ -154,7 +156,7 @@ def _candidate(
 ) -> Candidate:  # fmt: skip
     return Candidate(
         key, syntax, cost_of(policy), operator, parents, generation, tree, shape_of(policy),
-        frozenset(policy.signals()),
+        frozenset(policy.signals()), policy.order.nodes[policy.order.keys[0]].stage == Stage.OBJECT,
     )  # fmt: skip
 
 

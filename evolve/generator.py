@@ -144,8 +144,15 @@ class Generator:
 
     def _kind_of_key(self, rng: Random) -> Slot:
         kinds = [slot for slot in self.slots if issubclass(slot, Key) and slot is not Key]
-        weights = [4.0 if slot is self.primitives.plain else 1.0 for slot in kinds]
+        weights = [self._liking_of_key(slot) for slot in kinds]
         return rng.choices(kinds, weights)[0]
+
+    def _liking_of_key(self, slot: Slot) -> float:
+        """A kind of which no object has a signal seldom tells objects apart."""
+        if slot is self.primitives.plain:
+            return 4.0
+        names = {row.name for row in signals_of(self.primitives.kind).values() if row.scope == "object"}
+        return 1.0 if any(node.name in names for node in self._terminals(slot)) else 0.3
 
     def _pick(self, rng: Random, nodes: list[Node]) -> Node:
         return rng.choices(nodes, [self.primitives.weight[node.name] for node in nodes])[0]

@@ -16,7 +16,7 @@ from tanren_dsl.ir import Policy
 from tanren_dsl.signals import Kind
 
 Stage: TypeAlias = Literal["short", "full"]
-"""Short: the beginning of each training window in its hardest configuration, to stop the poor early."""
+"""Short: a part of each training window in its hardest configuration, to stop the poor early."""
 
 
 @dataclass(frozen=True, slots=True)

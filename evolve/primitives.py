@@ -9,7 +9,7 @@ primitive is the piece of syntax that it writes, so every tree of the set is a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, TypeAlias
@@ -41,6 +41,13 @@ Node: TypeAlias = Any  # gp.Primitive or gp.Terminal
 
 _UNITS = (PLAIN.unit, TIME.unit, TOKENS.unit, TIME.unit * TOKENS.unit)
 """Units of the set, beside those of knobs; no operator leaves them."""
+
+
+_LIKING = {"object": 1.0, "decision": 0.25}
+"""How likely a signal is taken: one of a decision alone tells no object from another."""
+_FOLD = 0.3
+_STILL = 0.05
+"""Likings of an aggregate, and the factor of a signal that hardly varies."""
 
 
 class Key:
@@ -120,7 +127,7 @@ class Primitives:
 
 def build_primitives(
     knobs: Iterable[Knob] = (), candidates: Sequence[float | None] = (10.0, None), *,
-    kind: Kind = "evict", mode: str = REPLAY,
+    kind: Kind = "evict", mode: str = REPLAY, still: Container[str] = (),
 ) -> Primitives:  # fmt: skip
     """The set for policies of a kind in a mode.
 
@@ -129,6 +136,7 @@ def build_primitives(
         candidates: considered sets to choose from, in percent (None: all); for evict policies.
         kind: `evict` or `schedule`.
         mode: who must provide the signals, `replay` or `engine`.
+        still: signals of an object that hardly vary in what is searched on; seldom chosen.
 
     >>> primitives = build_primitives()
     >>> sorted(node.name for node in primitives.pset.terminals[Point])
@@ -152,7 +160,7 @@ def build_primitives(
     pset = gp.PrimitiveSetTyped("policy", [], Order)
     pset.context.clear()  # of what DEAP needs to evaluate texts, which is never done: names are all free
     made = Primitives(kind, mode, pset, number, or_zero, declared)
-    _add_terminals(made)
+    _add_terminals(made, still)
     _add_beside(made, candidates)
     _add_orders(made)
     for op in OPS:
@@ -161,19 +169,21 @@ def build_primitives(
     return made
 
 
-def _add_terminals(made: Primitives) -> None:
+def _add_terminals(made: Primitives, still: Container[str]) -> None:
     rows = [row for row in signals_of(made.kind).values() if made.mode in row.provided_by]
     for row in rows:
         slot = _slot_of(made, row.type)
         if slot is not None:
-            _add_terminal(made, row.name, Name(row.name), slot, 1.0 if row.scope == "object" else 0.5)
+            liking = _LIKING[row.scope] * (_STILL if row.name in still else 1.0)
+            _add_terminal(made, row.name, Name(row.name), slot, liking)
     folds = [op for op in OPS if op.form == "aggregate"]
     numbers = [row for row in rows if row.scope == "object" and isinstance(row.type, Number)]
     for row, op in product(numbers, folds):
         slot = _slot_of(made, row.type)
         if slot is not None:
             text = f"{op.text}({row.name})"
-            _add_terminal(made, text, Call(op.text, (Name(row.name),)), slot, 0.3 / op.cost)
+            liking = _FOLD / op.cost * (_STILL if row.name in still else 1.0)
+            _add_terminal(made, text, Call(op.text, (Name(row.name),)), slot, liking)
     for knob in made.knobs.values():
         slot = made.number[parse_unit(knob.unit) or Unit()]
         _add_terminal(made, knob.name, Name(knob.name), slot, 1.0)

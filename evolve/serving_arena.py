@@ -167,8 +167,8 @@ def serving_arena(
         kind: of the policies.
         metric: `ttft` or `e2e`.
         compile_ordering: the backend.
-        short: share of a training window that the short stage serves, at the highest load; None: no such
-            stage.
+        short: share of the requests of a training window that the short stage serves, at the highest
+            load and where most work comes in the least time; None: no such stage.
 
     Raises:
         TanrenError: the requests of a window arrive all at once.
@@ -189,9 +189,10 @@ def serving_arena(
                     rows.append(_place(role, window, label, loaded, settings))
                 if short is not None and role == "train" and not repeat:
                     load = max(settings.loads)
-                    head = _at_load(table, load, saturated, window).head(max(2, round(short * len(table))))
-                    label = f"load {load:g}, first {len(head):,}"
-                    brief.append(_place(role, window, label, head, settings))
+                    loaded = _at_load(table, load, saturated, window)
+                    rush = _busiest(loaded, max(2, round(short * len(table))))
+                    label = f"load {load:g}, busiest {len(rush):,}"
+                    brief.append(_place(role, window, label, rush, settings))
         found[role, "full"] = tuple(rows)
         if short is not None and role == "train":
             found[role, "short"] = tuple(brief)
@@ -210,6 +211,17 @@ def resized(arena: ServingArena, **changes: int) -> ServingArena:
 
 def _place(role: Role, window: str, label: str, table: RequestTable, settings: Settings) -> ServingPlace:
     return ServingPlace(Place(role, window, label), table, engine_blocks(table, settings.block_size))
+
+
+def _busiest(table: RequestTable, requests: int) -> RequestTable:
+    """The stretch of so many requests with the most tokens a second: where the order matters."""
+    if requests >= len(table):
+        return table
+    tokens = np.concatenate((np.zeros(1), np.cumsum(table.prompt_tokens + table.output_tokens)))
+    work = tokens[requests:] - tokens[:-requests]
+    span_us = table.arrival_us[requests - 1 :] - table.arrival_us[: len(table) - requests + 1]
+    start = int(np.argmax(work / np.maximum(span_us, 1)))
+    return table.slice(start, start + requests)
 
 
 def _at_load(table: RequestTable, load: float, saturated: float, window: str) -> RequestTable:

@@ -57,7 +57,7 @@ def prepare(problem: Problem, say: Callable[[str], None] = lambda _: None) -> Gr
         trace = servable(trace, problem.settings)
     primitives = build_primitives(
         problem.knobs, problem.candidates, kind=problem.kind,
-        mode=REPLAY if problem.mode == "replay" else ENGINE,
+        mode=REPLAY if problem.mode == "replay" else ENGINE, still=still_signals(problem, trace),
     )  # fmt: skip
     try:
         survey = _surveyor(problem, trace, primitives, say)
@@ -67,6 +67,20 @@ def prepare(problem: Problem, say: Callable[[str], None] = lambda _: None) -> Gr
         first = error.diagnostics[0]
         raise TanrenError(f"{problem.source}: {first.message}", hint=first.hint) from None
     return Ground(problem, trace, ranges, primitives)
+
+
+def still_signals(problem: Problem, trace: RequestTable) -> set[str]:
+    """Signals of an object that are the same for nearly all of them in the simulation of a trace.
+
+    No trace has priorities or caps, what waits has computed nothing, and where no request shares a
+    block nothing is cached or used again.
+    """
+    shares = trace.distinct_blocks < trace.lookups
+    if problem.kind == "evict":
+        return set() if shares else {"uses", "spaced_uses", "ghost_uses", "gap"}
+    still = {"user_priority", "max_tokens", "computed_tokens", "output_tokens", "preemptions", "resumed"}
+    caches = problem.settings is None or problem.settings.server.caching
+    return still if shares and caches else still | {"cached_tokens"}
 
 
 def digest_of(tables: Sequence[RequestTable]) -> str:

@@ -198,9 +198,9 @@ def read_stdin() -> Source:
 
 
 def examples() -> dict[str, Path]:
-    """Packaged policies by bare name."""
+    """Packaged policies by bare name; those of problem files are not among them."""
     root = Path(str(files("tanren_dsl.examples")))
-    return {path.stem: path for path in sorted(root.glob("*/*.tpl"))}
+    return {path.stem: path for kind in ("evict", "schedule") for path in sorted(root.glob(f"{kind}/*.tpl"))}
 
 
 def load_trace(name: str, block_tokens: int | None = None, skip_bad: bool = False) -> RequestTable:

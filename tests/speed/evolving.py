@@ -62,7 +62,8 @@ def measure(conversations: RequestTable, azure: RequestTable | None) -> None:
         compile_ordering=compile_ordering, short=RACING.share,
     )  # fmt: skip
     assert len(serving.places("train", "full")) == 16
-    primitives = build_primitives((), (), kind="schedule", mode=ENGINE)
+    still = {"user_priority", "max_tokens", "cached_tokens", "computed_tokens", "output_tokens"}
+    primitives = build_primitives((), (), kind="schedule", mode=ENGINE, still=still)
     rate = _measure("16 serving configurations", serving, primitives)
     hours = PUBLISHED / 16 / rate / 3600
     print(
@@ -125,7 +126,8 @@ def _candidates(primitives: Primitives, count: int, seed: str) -> list[Candidate
     found: dict[str, Candidate] = {}
     while len(found) < count:
         one = from_tree(fresh(generator, LIMITS, rng), primitives, 0, "random", (), 0)
-        found.setdefault(one.key, one)
+        if one.orders:
+            found.setdefault(one.key, one)
     return list(found.values())
 
 
