@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tanren_dsl import stats
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.stats import (
+    bootstrap_share,
     clustered_sign_flip,
     complete,
     paired_bootstrap,
@@ -224,3 +225,44 @@ def test_without_a_difference_there_is_no_evidence() -> None:
 def test_what_cannot_be_flipped_is_refused(differences: list[float], clusters: list[int]) -> None:
     with pytest.raises(TanrenError, match="expected finite differences and a cluster for each"):
         clustered_sign_flip(differences, clusters)
+
+
+def test_a_share_and_its_interval() -> None:
+    rng = np.random.default_rng(3)
+    wholes = rng.integers(1, 50, 400).astype(float)
+    parts = wholes * 0.02 + rng.standard_normal(400)
+    found = bootstrap_share(parts, wholes, seed=1, neighbours=10)
+    assert found.percent == pytest.approx(100 * parts.sum() / wholes.sum())
+    assert found.low < found.percent < found.high
+    assert found == bootstrap_share(parts, wholes, seed=1, neighbours=10)
+    assert bootstrap_share(0 * parts, wholes, seed=1).percent == 0.0
+    assert bootstrap_share(0 * parts, wholes, seed=1).contains_zero
+
+
+def test_the_interval_of_a_share_holds_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(4)
+    held = 0
+    for number in range(200):
+        wholes = rng.integers(1, 30, 300).astype(float)
+        parts = rng.normal(0.5, 2.0, 300)
+        truth = 100 * 0.5 / 15.0
+        found = bootstrap_share(parts, wholes, seed=number, resamples=300)
+        held += found.low <= truth <= found.high
+    assert 180 <= held <= 198
+
+
+def test_neighbours_that_are_alike_widen_the_interval() -> None:
+    rng = np.random.default_rng(5)
+    parts = np.repeat(rng.standard_normal(40), 25)
+    wholes = np.full(1000, 10.0)
+    alone = bootstrap_share(parts, wholes, seed=0)
+    together = bootstrap_share(parts, wholes, seed=0, neighbours=50)
+    assert together.high - together.low > 3 * (alone.high - alone.low)
+
+
+@pytest.mark.parametrize(
+    ("parts", "wholes"), [([], []), ([1.0], [0.0]), ([1.0, 2.0], [1.0]), ([math.nan], [1.0]), ([1.0], [-1.0])]
+)
+def test_shares_of_nothing_are_refused(parts: list[float], wholes: list[float]) -> None:
+    with pytest.raises(TanrenError, match="expected"):
+        bootstrap_share(np.array(parts), np.array(wholes), seed=0)
