@@ -49,9 +49,10 @@ def judge(gate: Gate, standing: Standing) -> tuple[Check, ...]:
 def _checks(gate: Gate, standing: Standing) -> Iterator[Check]:
     found = standing.validation
     yield Check("score", f"a mean score on validation above {gate.score:g}", found, found > gate.score)
-    least = gate.kept * standing.train
-    words = f"at least {gate.kept:g} of its mean score on train, {least:.4g}"
-    yield Check("kept", words, found, found >= least)
+    if gate.kept:
+        least = gate.kept * standing.train
+        words = f"at least {gate.kept:g} of its mean score on train, {least:.4g}"
+        yield Check("kept", words, found, found >= least)
     yield Check(
         "violations", f"at most {gate.violations} configurations with a tail beyond the limit",
         float(standing.violations), standing.violations <= gate.violations,

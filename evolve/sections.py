@@ -79,7 +79,7 @@ class Gate:
 
     Attributes:
         score: its mean score must be above this.
-        kept: and at least this share of its mean score on training: less is called over-tuned.
+        kept: and at least this share of its mean score on training: less is called over-tuned. 0: not asked.
         over_classic: and above the best single classic's by more than this; None: not asked.
         violations: configurations in which its tail may be beyond the limit.
         as_good_as: a policy's text whose gain it must equal; None: not asked. A search ends early when
