@@ -27,7 +27,7 @@ from tanren_dsl.evolve.problem import Problem
 from tanren_dsl.evolve.racing import run_off
 from tanren_dsl.evolve.resolved import files_of, fingerprint, reopen, resolved_text
 from tanren_dsl.evolve.setup import Ground, prepare
-from tanren_dsl.evolve.store import FAILED, INTERRUPTED, MISSED, REACHED, RUNNING, Birth, Store
+from tanren_dsl.evolve.store import FAILED, INTERRUPTED, MISSED, REACHED, RUNNING, Birth, Store, is_free
 from tanren_dsl.evolve.tuning import Tuner, places_of
 from tanren_dsl.evolve.windows import SEARCHED, Role
 
@@ -48,7 +48,7 @@ def run_evolution(
         workers: processes that measure; 1 measures in this one.
         progress: told after every measurement.
         replace: whether an earlier run in `out` may be removed.
-        resume: go on with the run in `out`, which must be of this problem and seed.
+        resume: go on with the run in `out`, which must be of this problem and seed; begin it where none is.
         replay: take every answer of the language model from the folder, with no network.
 
     Raises:
@@ -56,7 +56,7 @@ def run_evolution(
     """
     progress = progress or _ignore
     progress(Step("reading the trace", 0, 0, None))
-    if resume:
+    if resume and not is_free(out):
         store = Store.open(out)
         try:
             ground = _same(store, problem, seed)
@@ -65,11 +65,14 @@ def run_evolution(
             raise
     else:
         ground = prepare(problem, lambda text: progress(Step(text.strip(), 0, 0, None)))
-        store = Store.create(out, resolved_text(ground, seed), files=files_of(problem), replace=replace)
-        store.note(
-            seed=str(seed), problem=fingerprint(problem), trace=ground.digest("train"),
-            holdout=ground.digest("holdout"),
-        )  # fmt: skip
+        facts = {
+            "seed": str(seed),
+            "problem": fingerprint(problem),
+            "trace": ground.digest("train"),
+            "holdout": ground.digest("holdout"),
+        }
+        resolved = resolved_text(ground, seed)
+        store = Store.create(out, resolved, files=files_of(problem), facts=facts, replace=replace)
     executor: Executor | None = None
     ending = FAILED
     try:

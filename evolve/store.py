@@ -8,6 +8,7 @@ begins again in it measures nothing twice.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.evolve.measures import Measure, Place, Stage
@@ -91,10 +92,13 @@ class Evaluation:
 
 
 class Store:
-    """An open run folder."""
+    """An open run folder, of this process alone unless it only reads."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, reads: bool = False) -> None:
         self.folder = folder
+        self._held = (folder / "run.toml").open("rb")
+        if not reads:
+            _hold(self._held, folder)
         self.db = sqlite3.connect(folder / DATABASE)
         try:
             self.db.execute("pragma journal_mode = wal")
@@ -102,26 +106,28 @@ class Store:
             self.db.execute("pragma synchronous = normal")
             self.db.execute("pragma foreign_keys = on")
         except sqlite3.Error as error:
-            self.db.close()
+            self.close()
             raise _unwritable(folder, error) from None
 
     @classmethod
     def create(
-        cls, folder: Path, resolved: str, *, files: Mapping[str, str] | None = None, replace: bool = False
-    ) -> Store:
+        cls, folder: Path, resolved: str, *, files: Mapping[str, str] | None = None,
+        facts: Mapping[str, str] | None = None, replace: bool = False,
+    ) -> Store:  # fmt: skip
         """Make a run folder.
 
         Args:
             folder: new or empty, or an earlier run's with `replace`.
             resolved: the text of `run.toml`.
             files: by name, policies that the problem names; they lie in `start/`.
+            facts: about the whole run, as `note` writes them.
             replace: remove an earlier run that is there.
 
         Raises:
             TanrenError: something is there already, or it cannot be made.
         """
         try:
-            if folder.is_dir() and any(folder.iterdir()):
+            if folder.is_dir() and not is_free(folder):
                 if not (replace and (folder / DATABASE).is_file()):
                     raise _taken(folder)
                 _clear(folder)
@@ -134,7 +140,7 @@ class Store:
             draft.unlink(missing_ok=True)
             with sqlite3.connect(draft) as db:
                 db.executescript(_TABLES)
-                db.execute("insert into run values ('status', ?)", (RUNNING,))
+                db.executemany("insert into run values (?, ?)", {"status": RUNNING, **(facts or {})}.items())
             db.close()
             os.replace(draft, folder / DATABASE)
         except (OSError, sqlite3.Error) as error:
@@ -143,15 +149,19 @@ class Store:
         return cls(folder)
 
     @classmethod
-    def open(cls, folder: Path) -> Store:
+    def open(cls, folder: Path, *, reads: bool = False) -> Store:
         """Open the folder of an earlier run.
 
+        Args:
+            folder: of the run.
+            reads: nothing is written; another process may work there.
+
         Raises:
-            TanrenError: there is none, or it is not readable.
+            TanrenError: there is none, it is not readable, or another process works there.
         """
         if not (folder / DATABASE).is_file() or not (folder / "run.toml").is_file():
-            raise TanrenError(f"{folder} holds no run", hint="start one without --resume")
-        return cls(folder)
+            raise TanrenError(f"{folder} holds no run", hint="`tanren-dsl evolve` makes one")
+        return cls(folder, reads=reads)
 
     def resolved(self) -> str:
         """The text of `run.toml`."""
@@ -220,8 +230,10 @@ class Store:
             )
 
     def close(self) -> None:
-        """Close the database."""
-        self.db.close()
+        """Close the database, and leave the folder to others."""
+        if hasattr(self, "db"):
+            self.db.close()
+        self._held.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -237,6 +249,29 @@ class Store:
             return self.db.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise TanrenError(f"{self.folder / DATABASE}: {error}", hint="is it another version's?") from None
+
+
+def is_free(folder: Path) -> bool:
+    """Whether a run may begin in a folder: it is missing, empty, or a run was killed before it was made."""
+    if not folder.exists():
+        return True
+    if not folder.is_dir():
+        return False
+    drafts = {"run.toml", ".run.toml.tmp", "champions", "start", f".{DATABASE}", f".{DATABASE}-journal"}
+    names = {path.name for path in folder.iterdir()}
+    made = (folder / "champions").is_dir() and any((folder / "champions").iterdir())
+    return not names or ("champions" in names and names <= drafts and not made)
+
+
+def _hold(file: BinaryIO, folder: Path) -> None:
+    """Keep other processes out of the folder until the file is closed, or this process ends."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise TanrenError(f"{folder}: another process works there", hint="wait for it, or end it") from None
+    except OSError:  # a file system without locks
+        pass
 
 
 def status_of(folder: Path) -> str | None:

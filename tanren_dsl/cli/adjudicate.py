@@ -40,7 +40,7 @@ def adjudicate(run: Path, show: bool, as_json: bool) -> None:
     from tanren_dsl.evolve.store import Store
 
     if show:
-        store = Store.open(run)
+        store = Store.open(run, reads=True)
         try:
             _print_ledger(looks(store), as_json)
         finally:

@@ -33,7 +33,7 @@ DID_NOT_REACH = 3
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder.  [default: runs/CONFIG-SEED]")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes that measure.  [default: processors]")
 @click.option("--trace", "trace_name", metavar="TRACE", help="File, or chat, in place of the file's.")
-@click.option("--resume", is_flag=True, help="Go on with the run in the folder; nothing is measured twice.")
+@click.option("--resume", is_flag=True, help="Go on with the run in the folder, if there is one.")
 @click.option(
     "--replay", is_flag=True, help="With --resume: take the language model's answers from the folder only."
 )

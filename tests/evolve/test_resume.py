@@ -16,7 +16,7 @@ import pytest
 from tanren_dsl.errors import TanrenError
 from tanren_dsl.evolve.loop import run_evolution
 from tanren_dsl.evolve.problem import Problem
-from tanren_dsl.evolve.store import REACHED, RUNNING, status_of
+from tanren_dsl.evolve.store import REACHED, RUNNING, Store, status_of
 from tests.evolve.conftest import TINY, everything, rows
 
 
@@ -85,8 +85,28 @@ def test_another_problem_seed_or_trace_is_refused(tiny: Problem, tmp_path: Path)
     for problem, seed in ((tiny, 3), (changed, 3), (replace(changed, search=tiny.search), 4)):
         with pytest.raises(TanrenError, match="holds a run of another problem or seed"):
             run_evolution(problem, seed, tmp_path / "run", resume=True)
-    with pytest.raises(TanrenError, match="holds no run"):
-        run_evolution(tiny, 3, tmp_path / "nowhere", resume=True)
+
+
+def test_where_no_run_was_made_yet_one_begins(tiny: Problem, tmp_path: Path) -> None:
+    small = replace(tiny, search=replace(tiny.search, generations=1))
+    whole = run_evolution(small, 3, tmp_path / "whole")
+    drafted = tmp_path / "drafted"  # as a kill between the files leaves it
+    (drafted / "champions").mkdir(parents=True)
+    (drafted / "run.toml").write_text("name", encoding="utf-8")
+    (drafted / ".run.sqlite").write_bytes(b"")
+    for out in (tmp_path / "nowhere", drafted):
+        assert run_evolution(small, 3, out, resume=True).rows == whole.rows
+
+
+def test_two_processes_do_not_share_a_folder(tiny: Problem, tmp_path: Path) -> None:
+    small = replace(tiny, search=replace(tiny.search, generations=1))
+    run_evolution(small, 3, tmp_path / "run")
+    store = Store.open(tmp_path / "run")
+    with pytest.raises(TanrenError, match="run: another process works there"):
+        run_evolution(small, 3, tmp_path / "run", resume=True)
+    Store.open(tmp_path / "run", reads=True).close()
+    store.close()
+    assert run_evolution(small, 3, tmp_path / "run", resume=True).reached
 
 
 def test_a_trace_that_changed_is_refused(tiny: Problem, tmp_path: Path) -> None:
