@@ -156,7 +156,7 @@ def _judged(
     best = max(totals, key=lambda name: (totals[name], name))
     score = math.fsum(one.score for one in worth)
     violations = sum(one.violated for one in worth)
-    reasons = _reasons(score, violations, found)
+    reasons = _reasons(score, violations, found, swept)
     return Verdict(
         look=number,
         policy=champion.name,
@@ -181,7 +181,9 @@ def _judged(
     )
 
 
-def _reasons(score: float, violations: int, found: Sequence[Interval]) -> tuple[str, ...]:
+def _reasons(
+    score: float, violations: int, found: Sequence[Interval], swept: Sequence[Swept]
+) -> tuple[str, ...]:
     """Why the gain is not confirmed; nothing where it is."""
     said = []
     if not score > 0:
@@ -191,6 +193,13 @@ def _reasons(score: float, violations: int, found: Sequence[Interval]) -> tuple[
     worse = [f"{one.setting} ({one.figure})" for one in found if one.main and one.high < 0]
     if worse:
         said.append(f"it is worse than the engine's own order at {', '.join(worse)}")
+    lost = [
+        f"blocks of {one.block_tokens} tokens, cache x {one.cache:g} ({one.score:+.3g})"
+        for one in swept
+        if one.score is not None and one.score < 0
+    ]
+    if lost:
+        said.append(f"it scores below the engine's own order at other sizes: {', '.join(lost)}")
     better = [one for one in found if one.main and one.low > 0]
     if not better:
         said.append("no setting has a gain whose 95 % interval lies above 0")

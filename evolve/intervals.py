@@ -52,7 +52,7 @@ def _of_hits(arena: ReplayArena, policy: Policy, seed: int) -> Iterator[Interval
     for setting in dict.fromkeys(_setting(one.place.label) for one in rows):
         here = [one for one in rows if _setting(one.place.label) == setting]
         parts = [arena.hits_each(policy, one) - arena.hits_each(None, one) for one in here]
-        wholes = [np.diff(one.table.offsets) for one in here]
+        wholes = [np.diff(one.table.offsets)[one.warm :] for one in here]
         found = bootstrap_share(
             np.concatenate(parts).astype(np.float64), np.concatenate(wholes).astype(np.float64),
             seed=seed, neighbours=NEIGHBOURS,

@@ -58,6 +58,7 @@ class Problem:
         trace: path or name of an embedded trace.
         engine: of replay mode; serving mode has it in `settings`.
         windows: of each role.
+        warm: requests before each window that fill the cache and are not counted; of replay mode.
         capacities: of replay mode.
         settings: of serving mode, else None.
         candidates: considered sets to choose from, in percent (None: all).
@@ -75,6 +76,7 @@ class Problem:
     block_tokens: int | None
     windows: Mapping[Role, Windows]
     repeats: int
+    warm: int
     capacities: Capacities
     settings: Settings | None
     loss: Loss
@@ -125,6 +127,7 @@ def parse_problem(text: str, source: str, folder: Path = Path(), stem: str = "pr
     given = [role for role in ROLES if _is_given(windows, role)]
     wanted: dict[Role, Windows] = {role: _windows(windows, role) for role in given}
     repeats = windows.whole("repeats", 1 if mode == "replay" else 2, least=1, most=100)
+    warm = windows.whole("warm", 0) if mode == "replay" else 0
     windows.finish()
     trace = _located(top.text("trace"), folder)
     block_tokens = top.whole("block_tokens", least=1) if "block_tokens" in data else None
@@ -140,6 +143,7 @@ def parse_problem(text: str, source: str, folder: Path = Path(), stem: str = "pr
         block_tokens=block_tokens,
         windows=wanted,
         repeats=repeats,
+        warm=warm,
         capacities=_capacities(top) if mode == "replay" else Capacities(),
         settings=_settings(top, trace, block_tokens, repeats, folder) if mode == "serving" else None,
         loss=read_loss(top.table("score")) if mode == "replay" else Loss(),

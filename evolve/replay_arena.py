@@ -45,11 +45,16 @@ class Loss:
 
 @dataclass(frozen=True, eq=False)
 class ReplayPlace:
-    """One configuration: requests, and the cache that serves them."""
+    """One configuration: requests, and the cache that serves them.
+
+    Attributes:
+        warm: of the first requests, that fill the cache and are not counted.
+    """
 
     place: Place
     table: RequestTable
     capacity: int
+    warm: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,13 +116,13 @@ class ReplayArena:
         return f"{100 * measure.figures[HITS] / max(1.0, measure.figures[LOOKUPS]):.2f} %"
 
     def hits_each(self, policy: Policy | None, at: ReplayPlace) -> NDArray[np.int64]:
-        """[R] hit blocks of each request under a policy, or under LRU."""
+        """[R] hit blocks of each request under a policy, or under LRU; the warming ones are left out."""
         victims = (
             stock() if policy is None else victims_of(policy, self.compile_ordering, at.capacity, REPLAY)
         )
         run = Replay(at.table, at.capacity, victims, self.engine, self.unused[: at.table.lookups])
         run.run()
-        return run.hits_each
+        return run.hits_each[at.warm :]
 
     def _run(self, at: ReplayPlace, victims: Victims, *, foresees: bool = False) -> Measure:
         unused = None if foresees else self.unused[: at.table.lookups]
@@ -126,7 +131,8 @@ class ReplayArena:
         found = run.result()
         # which block holds what in the end tells apart what hit counts alone do not
         digest = hashlib.sha256(run.hits_each.tobytes() + run.pool.block_hash.tobytes()).hexdigest()
-        figures = (float(found.hits), float(found.lookups), float(found.capacity))
+        lookups = at.table.lookups - int(at.table.offsets[at.warm])
+        figures = (float(run.hits_each[at.warm :].sum()), float(lookups), float(found.capacity))
         return Measure(at.place, figures, found.faults, digest[:16])
 
 
@@ -140,6 +146,7 @@ def replay_arena(
     compile_ordering: CompileOrdering,
     loss: Loss,
     repeats: int = 1,
+    warm: int = 0,
     short: float | None = None,
 ) -> ReplayArena:
     """The arena of some roles.
@@ -153,8 +160,9 @@ def replay_arena(
         compile_ordering: the backend.
         loss: what a loss costs.
         repeats: of each window.
-        short: share of a training window that the short stage replays, at the smallest size; None: no
-            such stage.
+        warm: requests before each window, as far as there are, that fill the cache and are not counted.
+        short: share of a training window that the short stage replays, at the smallest size and without
+            warming; None: no such stage.
 
     Raises:
         TanrenError: a request does not fit a size, or a size is given twice.
@@ -168,11 +176,13 @@ def replay_arena(
             for repeat, (begin, end) in enumerate(repeats_of(start, stop, repeats)):
                 table = trace.slice(begin, end)
                 sizes = capacities.of(table)
+                first = max(0, begin - warm)
+                warmed = trace.slice(first, end) if first < begin else table
                 refuse_twice("capacities", [name for name, _ in sizes])
                 for name, blocks in sizes:
-                    _refuse_small(name, blocks, table, role, window)
                     label = name if repeats == 1 else f"{name}, repeat {repeat}"
-                    rows.append(ReplayPlace(Place(role, window, label), table, blocks))
+                    _refuse_small(name, blocks, warmed, role, window)
+                    rows.append(ReplayPlace(Place(role, window, label), warmed, blocks, begin - first))
                 if short is not None and role == "train" and not repeat:
                     name, blocks = min(sizes, key=lambda size: size[1])
                     head = table.head(max(1, round(short * len(table))))

@@ -40,6 +40,7 @@ def resolved_text(ground: Ground, seed: int) -> str:
         "windows": {
             **{role: [list(window) for window in windows] for role, windows in ground.ranges.items()},
             "repeats": problem.repeats,
+            **({"warm": problem.warm} if problem.mode == "replay" else {}),
         }
     }
     if problem.settings is None:

@@ -61,7 +61,7 @@ def prepare(problem: Problem, say: Callable[[str], None] = lambda _: None) -> Gr
     )  # fmt: skip
     try:
         survey = _surveyor(problem, trace, primitives, say)
-        ranges = settle(problem.windows, len(trace), trace.name, survey)
+        ranges = settle(problem.windows, len(trace), trace.name, survey, problem.warm)
         _check_fit(problem, trace, ranges)
     except TanrenError as error:
         first = error.diagnostics[0]
@@ -107,7 +107,8 @@ def _arena(
     if problem.settings is None:
         return replay_arena(
             trace, ranges, roles, problem.capacities, engine=problem.engine,
-            compile_ordering=compile_ordering, loss=problem.loss, repeats=problem.repeats, short=short,
+            compile_ordering=compile_ordering, loss=problem.loss, repeats=problem.repeats,
+            warm=problem.warm, short=short,
         )  # fmt: skip
     return serving_arena(
         trace, ranges, roles, problem.settings, kind=problem.kind, metric=problem.objective,

@@ -28,7 +28,6 @@ DATABASE = "run.sqlite"
 RUNNING, REACHED, MISSED, INTERRUPTED, FAILED = (
     "running", "reached", "did not reach", "interrupted", "failed",
 )  # fmt: skip
-FINISHED = (REACHED, MISSED)
 
 _TABLES = """
 create table run (key text primary key, value text not null);

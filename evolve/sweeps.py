@@ -72,6 +72,7 @@ def _swept(
 def _replay(arena: ReplayArena, block_tokens: int, capacity: float) -> ReplayArena:
     """The hold-out in blocks of another size, with this factor of blocks."""
     found: list[ReplayPlace] = []
+    # what warms the cache is requests, whatever their blocks
     tables = {id(one.table): one.table for one in arena.configurations["holdout", "full"]}
     other = {key: reblocked(table, block_tokens) for key, table in tables.items()}
     for one in arena.configurations["holdout", "full"]:

@@ -80,7 +80,7 @@ Survey: TypeAlias = Callable[[int, int], Mapping[str, float]]
 """Scores of the classics in the window of two request numbers."""
 
 
-def settle(wanted: Mapping[Role, Windows], count: int, name: str, survey: Survey) -> Ranges:
+def settle(wanted: Mapping[Role, Windows], count: int, name: str, survey: Survey, warm: int = 0) -> Ranges:
     """Request numbers of every window, first and one past the last.
 
     Args:
@@ -88,6 +88,7 @@ def settle(wanted: Mapping[Role, Windows], count: int, name: str, survey: Survey
         count: requests of the trace.
         name: of the trace, for messages.
         survey: asked about windows to pick from; never about the hold-out.
+        warm: requests before each window that fill the cache: none of them may be of the hold-out.
 
     Raises:
         TanrenError: a window is empty, too long or there twice, or two roles share a request.
@@ -104,6 +105,14 @@ def settle(wanted: Mapping[Role, Windows], count: int, name: str, survey: Survey
         named = [f"{role} {start:,} to {stop:,}" for start, stop in found[role]]
         refuse_twice("windows", named)
     _refuse_overlap(found)
+    for role in SEARCHED:
+        for here, (start, _) in enumerate(found.get(role, ())):
+            for there, (low, high) in enumerate(found.get("holdout", ())):
+                if max(0, start - warm) < high and low < start:
+                    raise TanrenError(
+                        f"windows.{role}[{here}] would be warmed by requests of windows.holdout[{there}]",
+                        hint="let the hold-out come last",
+                    )
     return found
 
 

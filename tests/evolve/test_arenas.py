@@ -10,12 +10,13 @@ import pytest
 
 from tanren_dsl.backends.numba import compile_ordering
 from tanren_dsl.check import loads
+from tanren_dsl.errors import TanrenError
 from tanren_dsl.evolve.measures import Judge, Measure, Place
 from tanren_dsl.evolve.problem import Problem
 from tanren_dsl.evolve.replay_arena import Loss, ReplayArena
 from tanren_dsl.evolve.serving_arena import ServingArena
 from tanren_dsl.evolve.setup import prepare
-from tanren_dsl.evolve.windows import SEARCHED, repeats_of
+from tanren_dsl.evolve.windows import SEARCHED, Cut, repeats_of
 from tanren_dsl.scoring.arms import classic_arms
 from tanren_dsl.scoring.board import score_board
 from tanren_dsl.scoring.runs import Runs
@@ -119,3 +120,30 @@ def test_repeats_lie_within_their_window() -> None:
         assert found[-1][1] <= stop
         assert len({end - begin for begin, end in found}) == 1
         assert np.all(np.diff([begin for begin, _ in found]) > 0)
+
+
+def test_what_warms_the_cache_is_not_counted(tiny: Problem) -> None:
+    warmed = prepare(replace(tiny, warm=30)).arena(("train",))
+    cold = prepare(tiny).arena(("train",))
+    assert isinstance(warmed, ReplayArena)
+    assert isinstance(cold, ReplayArena)
+    trace, policy = read_trace("chat:3:160"), loads(SLRU)
+    rows = zip(warmed.configurations["train", "full"], cold.configurations["train", "full"], strict=True)
+    for at, without in rows:
+        begin = int(at.place.window.split()[1])
+        assert at.warm == min(30, begin)
+        assert (at.place, at.capacity) == (without.place, without.capacity)
+        whole = trace.slice(begin - at.warm, begin + 40)
+        hits = simulate(whole, policy, compile_ordering, at.capacity).hits_each
+        assert warmed.hits_each(policy, at).tolist() == hits[at.warm :].tolist()
+    measures = warmed.measure(policy, "train", "full")
+    of_cold = cold.measure(policy, "train", "full")
+    assert [one.figures[1] for one in measures] == [one.figures[1] for one in of_cold], "the same lookups"
+    assert measures[-1].figures[0] > of_cold[-1].figures[0], "a warm cache hits more"
+
+
+def test_the_hold_out_warms_nothing_that_is_searched(tiny: Problem) -> None:
+    early = {**tiny.windows, "train": (Cut(50, 80),), "holdout": (Cut(0, 40),)}
+    prepare(replace(tiny, windows=early, warm=10))  # type: ignore[arg-type]
+    with pytest.raises(TanrenError, match=r"train\[0\] would be warmed by requests of windows\.holdout\[0\]"):
+        prepare(replace(tiny, windows=early, warm=11))  # type: ignore[arg-type]
