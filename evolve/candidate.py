@@ -126,7 +126,7 @@ def key_of(policy: Policy) -> str:
 def shape_of(policy: Policy) -> str:
     """Hash of the normal form with every constant taken for the same.
 
-    >>> a, b = (loads(f"policy p : evict order by uses * {number}, age") for number in (2, 3))
+    >>> a, b = (loads(f"policy p : evict order by uses + {number} * spaced_uses") for number in (2, 3))
     >>> shape_of(a) == shape_of(b), key_of(a) == key_of(b)
     (True, False)
     """
